@@ -1,0 +1,238 @@
+#include "base/json.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <unordered_set>
+
+namespace carpool {
+namespace {
+
+// Finds duplicate keys while parsing: Boost.JSON keeps the last of two equal keys, so a duplicate would otherwise
+// vanish. Implements the SAX interface of boost::json::basic_parser and hands every event to a value_stack.
+class Handler {
+ public:
+  static constexpr size_t max_object_size = size_t(-1);
+  static constexpr size_t max_array_size = size_t(-1);
+  static constexpr size_t max_key_size = size_t{1} << 20;
+  static constexpr size_t max_string_size = size_t{64} << 20;
+
+  bool on_document_begin(json::error_code&) { stack_.reset(); return true; }
+  bool on_document_end(json::error_code&) { return true; }
+  bool on_array_begin(json::error_code&) { return true; }
+  bool on_array_end(size_t n, json::error_code&) { stack_.push_array(n); return true; }
+  bool on_object_begin(json::error_code&) { keys_.emplace_back(); return true; }
+  bool on_object_end(size_t n, json::error_code&) {
+    keys_.pop_back();
+    stack_.push_object(n);
+    return true;
+  }
+  bool on_string_part(json::string_view s, size_t, json::error_code&) { stack_.push_chars(s); return true; }
+  bool on_string(json::string_view s, size_t, json::error_code&) { stack_.push_string(s); return true; }
+  bool on_key_part(json::string_view s, size_t, json::error_code&) {
+    key_.append(s.data(), s.size());
+    stack_.push_chars(s);
+    return true;
+  }
+  bool on_key(json::string_view s, size_t, json::error_code& ec) {
+    key_.append(s.data(), s.size());
+    if (!keys_.back().insert(key_).second) {
+      duplicate = key_;
+      ec = json::make_error_code(json::error::syntax);
+      return false;
+    }
+    key_.clear();
+    stack_.push_key(s);
+    return true;
+  }
+  bool on_number_part(json::string_view, json::error_code&) { return true; }
+  bool on_int64(int64_t i, json::string_view, json::error_code&) { stack_.push_int64(i); return true; }
+  bool on_uint64(uint64_t u, json::string_view, json::error_code&) { stack_.push_uint64(u); return true; }
+  bool on_double(double d, json::string_view, json::error_code& ec) {
+    if (!std::isfinite(d)) {
+      overflow = true;
+      ec = json::make_error_code(json::error::exponent_overflow);
+      return false;
+    }
+    stack_.push_double(d);
+    return true;
+  }
+  bool on_bool(bool b, json::error_code&) { stack_.push_bool(b); return true; }
+  bool on_null(json::error_code&) { stack_.push_null(); return true; }
+  bool on_comment_part(json::string_view, json::error_code&) { return true; }
+  bool on_comment(json::string_view, json::error_code&) { return true; }
+
+  json::value release() { return stack_.release(); }
+
+  std::optional<std::string> duplicate;
+  bool overflow = false;
+
+ private:
+  json::value_stack stack_;
+  std::vector<std::unordered_set<std::string>> keys_;
+  std::string key_;
+};
+
+std::string type_name(const json::value& v) {
+  switch (v.kind()) {
+    case json::kind::null: return "null";
+    case json::kind::bool_: return "a boolean";
+    case json::kind::int64:
+    case json::kind::uint64: return fmt::format("the integer {}", json::serialize(v));
+    case json::kind::double_: return fmt::format("the number {}", json::serialize(v));
+    case json::kind::string: return "a string";
+    case json::kind::array: return "an array";
+    case json::kind::object: return "an object";
+  }
+  return "?";
+}
+
+void print(const json::value& v, int indent, std::string& out) {
+  const std::string pad(static_cast<size_t>(indent) + 2, ' ');
+  if (const auto* object = v.if_object(); object && !object->empty()) {
+    out += "{\n";
+    size_t i = 0;
+    for (const auto& [key, item] : *object) {
+      out += pad + json::serialize(json::value(key)) + ": ";
+      print(item, indent + 2, out);
+      out += ++i < object->size() ? ",\n" : "\n";
+    }
+    out += std::string(static_cast<size_t>(indent), ' ') + "}";
+  } else if (const auto* array = v.if_array(); array && !array->empty() && ((*array)[0].is_object() || (*array)[0].is_array())) {
+    out += "[\n";
+    for (size_t i = 0; i < array->size(); ++i) {
+      out += pad;
+      print((*array)[i], indent + 2, out);
+      out += i + 1 < array->size() ? ",\n" : "\n";
+    }
+    out += std::string(static_cast<size_t>(indent), ' ') + "]";
+  } else {
+    out += json::serialize(v);
+  }
+}
+
+}  // namespace
+
+json::value parse_json(std::string_view text, const std::string& where, const JsonLimits& limits) {
+  const auto fail = [&](size_t offset, const std::string& what) {
+    throw Error(ErrorKind::kMalformed, fmt::format("{}: byte {}: {}", where, offset, what));
+  };
+  if (text.size() > limits.max_bytes) {
+    fail(0, fmt::format("{} bytes of JSON, the limit is {}", text.size(), limits.max_bytes));
+  }
+  json::parse_options options;
+  options.max_depth = limits.max_depth;
+  json::basic_parser<Handler> parser(options);
+  json::error_code ec;
+  size_t used = parser.write_some(false, text.data(), text.size(), ec);
+  if (ec) {
+    if (parser.handler().duplicate) fail(used, fmt::format("duplicate key \"{}\"", escape(*parser.handler().duplicate)));
+    if (parser.handler().overflow) fail(used, "a number is too large");
+    if (ec == json::error::too_deep) fail(used, fmt::format("nested deeper than {} levels", limits.max_depth));
+    if (ec == json::error::incomplete) fail(text.size(), "the JSON text ends early");
+    fail(used, fmt::format("not valid JSON ({})", ec.message()));
+  }
+  if (const size_t rest = text.find_first_not_of(" \t\r\n", used); rest != std::string_view::npos) {
+    fail(rest, "text after the end of the JSON value");
+  }
+  return parser.handler().release();
+}
+
+std::string read_text_file(const std::string& path, size_t max_bytes) {
+  struct stat st {};
+  if (::stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) {
+    throw Error(ErrorKind::kMissing, fmt::format("{}: no such file", escape(path, 400)));
+  }
+  if (static_cast<uint64_t>(st.st_size) > max_bytes) {
+    throw Error(ErrorKind::kMalformed, fmt::format("{}: {} bytes, the limit is {}", escape(path, 400), st.st_size, max_bytes));
+  }
+  std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
+  if (!file) throw Error(ErrorKind::kMissing, fmt::format("{}: cannot be read", escape(path, 400)));
+  std::string text(static_cast<size_t>(st.st_size), '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
+  return text;
+}
+
+JsonObject::JsonObject(const json::value& value, std::string where) : where_(std::move(where)) {
+  object_ = value.if_object();
+  if (!object_) {
+    throw Error(ErrorKind::kMalformed, fmt::format("{}: expected an object, found {}", where_, type_name(value)));
+  }
+}
+
+void JsonObject::fail(std::string_view key, const std::string& what) const {
+  throw Error(ErrorKind::kMalformed, fmt::format("{}: \"{}\": {}", where_, escape(key), what));
+}
+
+bool JsonObject::has(std::string_view key) const {
+  const json::value* v = object_->if_contains(key);
+  return v && !v->is_null();
+}
+
+const json::value& JsonObject::value(std::string_view key) const {
+  const json::value* v = object_->if_contains(key);
+  if (!v) fail(key, "missing");
+  return *v;
+}
+
+int64_t JsonObject::integer(std::string_view key, int64_t low, int64_t high) const {
+  const json::value& v = value(key);
+  json::error_code ec;
+  const auto i = v.to_number<int64_t>(ec);
+  if (!v.is_number() || ec) fail(key, fmt::format("expected an integer, found {}", type_name(v)));
+  if (i < low || i > high) fail(key, fmt::format("must be {} to {}, got {}", low, high, i));
+  return i;
+}
+
+int64_t JsonObject::integer_or(std::string_view key, int64_t fallback, int64_t low, int64_t high) const {
+  return has(key) ? integer(key, low, high) : fallback;
+}
+
+double JsonObject::number(std::string_view key, double low, double high) const {
+  const json::value& v = value(key);
+  if (!v.is_number()) fail(key, fmt::format("expected a number, found {}", type_name(v)));
+  const double d = v.to_number<double>();
+  if (!(d >= low && d <= high)) fail(key, fmt::format("must be {} to {}, got {}", low, high, d));
+  return d;
+}
+
+double JsonObject::number_or(std::string_view key, double fallback, double low, double high) const {
+  return has(key) ? number(key, low, high) : fallback;
+}
+
+bool JsonObject::boolean_or(std::string_view key, bool fallback) const {
+  if (!has(key)) return fallback;
+  if (!value(key).is_bool()) fail(key, fmt::format("expected true or false, found {}", type_name(value(key))));
+  return value(key).as_bool();
+}
+
+std::string JsonObject::string(std::string_view key) const {
+  const json::value& v = value(key);
+  if (!v.is_string()) fail(key, fmt::format("expected a string, found {}", type_name(v)));
+  return std::string(v.as_string());
+}
+
+std::string JsonObject::string_or(std::string_view key, std::string fallback) const {
+  return has(key) ? string(key) : std::move(fallback);
+}
+
+JsonObject JsonObject::object(std::string_view key) const {
+  return JsonObject(value(key), fmt::format("{}: \"{}\"", where_, escape(key)));
+}
+
+const json::array& JsonObject::array(std::string_view key) const {
+  const json::value& v = value(key);
+  if (!v.is_array()) fail(key, fmt::format("expected an array, found {}", type_name(v)));
+  return v.as_array();
+}
+
+std::string pretty(const json::value& value) {
+  std::string out;
+  print(value, 0, out);
+  return out + "\n";
+}
+
+}  // namespace carpool

@@ -1,0 +1,61 @@
+// Strict JSON: Boost.JSON values, read with the limits and the typed accessors that untrusted files need.
+//
+// Owns: parsing (UTF-8 checked, depth and size limited, duplicate keys refused), accessors that
+// name the key path when a value is missing or of the wrong type, and whole-file reading. Errors are
+// Error{kMalformed} whose sentence begins with `where` (a file name or "request").
+#pragma once
+
+#include <boost/json.hpp>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace carpool {
+
+namespace json = boost::json;
+
+struct JsonLimits {
+  size_t max_bytes = size_t{256} << 20;
+  size_t max_depth = 64;
+};
+
+// Parses exactly one JSON value. Refuses: not UTF-8, trailing bytes, depth over the limit, a key twice in
+// one object (`"a": duplicate key`), numbers that overflow a double. Sentence: where, byte offset, reason.
+json::value parse_json(std::string_view text, const std::string& where, const JsonLimits& limits = {});
+
+// Reads a whole regular file; kMissing when absent or unreadable, kMalformed when over `max_bytes`.
+std::string read_text_file(const std::string& path, size_t max_bytes = size_t{256} << 20);
+
+// A view of one object with its place in the file, for typed access: JsonObject(root, "config.json").
+class JsonObject {
+ public:
+  // `value` must outlive this view. Throws when it is not an object.
+  JsonObject(const json::value& value, std::string where);
+
+  bool has(std::string_view key) const;  // present and not null
+  int64_t integer(std::string_view key, int64_t low, int64_t high) const;
+  int64_t integer_or(std::string_view key, int64_t fallback, int64_t low, int64_t high) const;
+  double number(std::string_view key, double low, double high) const;
+  double number_or(std::string_view key, double fallback, double low, double high) const;
+  bool boolean_or(std::string_view key, bool fallback) const;
+  std::string string(std::string_view key) const;
+  std::string string_or(std::string_view key, std::string fallback) const;
+  JsonObject object(std::string_view key) const;
+  const json::array& array(std::string_view key) const;
+  const json::value& value(std::string_view key) const;
+  const json::object& raw() const { return *object_; }
+  const std::string& where() const { return where_; }
+
+  [[noreturn]] void fail(std::string_view key, const std::string& what) const;  // `where: key "x": what`
+
+ private:
+  const json::object* object_;
+  std::string where_;
+};
+
+// Text that serialises `value` with two-space indentation, keys in insertion order, a final newline.
+std::string pretty(const json::value& value);
+
+}  // namespace carpool

@@ -1,0 +1,87 @@
+// The vocabulary of routing: what a policy is given and what it answers.
+//
+// Owns RouterInput (one MoE layer's scores for the rows of one step), Selection (which experts each row
+// uses, and why a row stayed plain) and Scratch. Plain host data; no policy and no model is known here.
+// Symbols: T rows of the step, E experts of the layer, K experts per token. Read next: policy.h, scoring.h.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace carpool {
+
+enum class Phase : uint8_t { kPad, kPrefill, kDecode };
+
+// What a policy may know of a row: nothing of its text.
+struct TokenInfo {
+  Phase phase = Phase::kDecode;
+  bool isolated = false;  // plain routing for this row; it neither lends experts nor borrows
+  int group = 0;          // scope: unions and guards are taken per group
+};
+
+struct RouterInput {
+  std::span<const float> rank_scores;    // [T, E] higher is better, selection bias included, -inf = not allowed
+  std::span<const float> weight_scores;  // [T, E] unbiased: what weights and mass thresholds are made of
+  std::span<const TokenInfo> tokens;     // [T]
+  int n_experts = 0;                     // E
+  int top_k = 0;                         // K
+  int layer = 0;
+
+  int rows() const { return static_cast<int>(tokens.size()); }
+  std::span<const float> rank_row(int t) const { return rank_scores.subspan(static_cast<size_t>(t) * n_experts, n_experts); }
+  std::span<const float> weight_row(int t) const { return weight_scores.subspan(static_cast<size_t>(t) * n_experts, n_experts); }
+};
+
+// Why a row got the model's own choice although a batch-aware policy was asked for.
+enum class PlainReason : uint8_t {
+  kApplied,   // it did not: the policy decided
+  kPolicy,    // the policy is plain routing, or is switched off (k0 = 0)
+  kIsolated,  // the row asked for it
+  kPhase,     // prefill or padding
+  kMinBatch,  // fewer eligible rows in the group than min_batch
+  kMaxRows,   // more rows in the step than max_rows
+  kUnion,     // the union guard: fewer experts in the union than K
+};
+inline constexpr int kPlainReasons = 7;
+const char* name(PlainReason reason);  // "applied", "policy", "isolated", "phase", "min_batch", "max_rows", "union"
+
+// Which experts each row uses: compressed rows, best first. Rows may have different counts; pads have none.
+class Selection {
+ public:
+  // Empties the selection for `rows` rows in order; rows are then written first to last. No allocation once
+  // the largest batch has been seen.
+  void start(int rows, int max_per_row);
+  void push(int expert) { experts_.push_back(expert); }
+  void end_row(PlainReason reason) {
+    offsets_.push_back(static_cast<int>(experts_.size()));
+    reasons_.push_back(reason);
+  }
+
+  int rows() const { return static_cast<int>(reasons_.size()); }
+  int size() const { return static_cast<int>(experts_.size()); }  // slots of all rows together
+  int begin(int row) const { return offsets_[static_cast<size_t>(row)]; }
+  int end(int row) const { return offsets_[static_cast<size_t>(row) + 1]; }
+  std::span<const int> row(int t) const {
+    return std::span(experts_).subspan(static_cast<size_t>(begin(t)), static_cast<size_t>(end(t) - begin(t)));
+  }
+  std::span<const int> experts() const { return experts_; }  // all slots, row after row
+  PlainReason reason(int row) const { return reasons_[static_cast<size_t>(row)]; }
+
+ private:
+  std::vector<int> experts_;
+  std::vector<int> offsets_;
+  std::vector<PlainReason> reasons_;
+};
+
+// Memory that policies reuse from step to step; grows to the largest batch and stays.
+struct Scratch {
+  std::vector<int> order;        // [E] or more: rank orders under work
+  std::vector<int> base;         // [T, K]
+  std::vector<int> base_size;    // [T]
+  std::vector<uint64_t> mask;    // expert sets, one bit each
+  std::vector<int> groups;       // distinct groups of the step
+  std::vector<float> values;
+};
+
+}  // namespace carpool
