@@ -13,11 +13,21 @@ std::string escape(std::string_view text, size_t limit) {
     const auto byte = static_cast<unsigned char>(c);
     if (out.size() >= limit) return out + "...";
     switch (c) {
-      case '\n': out += "\\n"; break;
-      case '\r': out += "\\r"; break;
-      case '\t': out += "\\t"; break;
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
       default:
         if (byte >= 32 && byte < 127) {
           out += c;

@@ -13,15 +13,15 @@ namespace carpool {
 
 // The values are the process exit codes.
 enum class ErrorKind {
-  kUsage = 64,        // bad flags or arguments
-  kMalformed = 65,    // a file breaks its format
-  kMissing = 66,      // a file is missing or unreadable
-  kUnavailable = 69,  // a port is busy, a device is absent
-  kInternal = 70,     // our bug
-  kNoMemory = 71,     // not enough memory, or an operating-system limit
-  kCannotCreate = 73, // an output file cannot be created
-  kIo = 74,           // reading or writing failed midway
-  kConfig = 78,       // settings that contradict each other or the model
+  kUsage = 64,         // bad flags or arguments
+  kMalformed = 65,     // a file breaks its format
+  kMissing = 66,       // a file is missing or unreadable
+  kUnavailable = 69,   // a port is busy, a device is absent
+  kInternal = 70,      // our bug
+  kNoMemory = 71,      // not enough memory, or an operating-system limit
+  kCannotCreate = 73,  // an output file cannot be created
+  kIo = 74,            // reading or writing failed midway
+  kConfig = 78,        // settings that contradict each other or the model
 };
 
 class Error : public std::runtime_error {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <boost/json/basic_parser_impl.hpp>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -20,18 +21,33 @@ class Handler {
   static constexpr size_t max_key_size = size_t{1} << 20;
   static constexpr size_t max_string_size = size_t{64} << 20;
 
-  bool on_document_begin(json::error_code&) { stack_.reset(); return true; }
+  bool on_document_begin(json::error_code&) {
+    stack_.reset();
+    return true;
+  }
   bool on_document_end(json::error_code&) { return true; }
   bool on_array_begin(json::error_code&) { return true; }
-  bool on_array_end(size_t n, json::error_code&) { stack_.push_array(n); return true; }
-  bool on_object_begin(json::error_code&) { keys_.emplace_back(); return true; }
+  bool on_array_end(size_t n, json::error_code&) {
+    stack_.push_array(n);
+    return true;
+  }
+  bool on_object_begin(json::error_code&) {
+    keys_.emplace_back();
+    return true;
+  }
   bool on_object_end(size_t n, json::error_code&) {
     keys_.pop_back();
     stack_.push_object(n);
     return true;
   }
-  bool on_string_part(json::string_view s, size_t, json::error_code&) { stack_.push_chars(s); return true; }
-  bool on_string(json::string_view s, size_t, json::error_code&) { stack_.push_string(s); return true; }
+  bool on_string_part(json::string_view s, size_t, json::error_code&) {
+    stack_.push_chars(s);
+    return true;
+  }
+  bool on_string(json::string_view s, size_t, json::error_code&) {
+    stack_.push_string(s);
+    return true;
+  }
   bool on_key_part(json::string_view s, size_t, json::error_code&) {
     key_.append(s.data(), s.size());
     stack_.push_chars(s);
@@ -49,8 +65,14 @@ class Handler {
     return true;
   }
   bool on_number_part(json::string_view, json::error_code&) { return true; }
-  bool on_int64(int64_t i, json::string_view, json::error_code&) { stack_.push_int64(i); return true; }
-  bool on_uint64(uint64_t u, json::string_view, json::error_code&) { stack_.push_uint64(u); return true; }
+  bool on_int64(int64_t i, json::string_view, json::error_code&) {
+    stack_.push_int64(i);
+    return true;
+  }
+  bool on_uint64(uint64_t u, json::string_view, json::error_code&) {
+    stack_.push_uint64(u);
+    return true;
+  }
   bool on_double(double d, json::string_view, json::error_code& ec) {
     if (!std::isfinite(d)) {
       overflow = true;
@@ -60,8 +82,14 @@ class Handler {
     stack_.push_double(d);
     return true;
   }
-  bool on_bool(bool b, json::error_code&) { stack_.push_bool(b); return true; }
-  bool on_null(json::error_code&) { stack_.push_null(); return true; }
+  bool on_bool(bool b, json::error_code&) {
+    stack_.push_bool(b);
+    return true;
+  }
+  bool on_null(json::error_code&) {
+    stack_.push_null();
+    return true;
+  }
   bool on_comment_part(json::string_view, json::error_code&) { return true; }
   bool on_comment(json::string_view, json::error_code&) { return true; }
 
@@ -78,14 +106,21 @@ class Handler {
 
 std::string type_name(const json::value& v) {
   switch (v.kind()) {
-    case json::kind::null: return "null";
-    case json::kind::bool_: return "a boolean";
+    case json::kind::null:
+      return "null";
+    case json::kind::bool_:
+      return "a boolean";
     case json::kind::int64:
-    case json::kind::uint64: return fmt::format("the integer {}", json::serialize(v));
-    case json::kind::double_: return fmt::format("the number {}", json::serialize(v));
-    case json::kind::string: return "a string";
-    case json::kind::array: return "an array";
-    case json::kind::object: return "an object";
+    case json::kind::uint64:
+      return fmt::format("the integer {}", json::serialize(v));
+    case json::kind::double_:
+      return fmt::format("the number {}", json::serialize(v));
+    case json::kind::string:
+      return "a string";
+    case json::kind::array:
+      return "an array";
+    case json::kind::object:
+      return "an object";
   }
   return "?";
 }
@@ -101,7 +136,8 @@ void print(const json::value& v, int indent, std::string& out) {
       out += ++i < object->size() ? ",\n" : "\n";
     }
     out += std::string(static_cast<size_t>(indent), ' ') + "}";
-  } else if (const auto* array = v.if_array(); array && !array->empty() && ((*array)[0].is_object() || (*array)[0].is_array())) {
+  } else if (const auto* array = v.if_array();
+             array && !array->empty() && ((*array)[0].is_object() || (*array)[0].is_array())) {
     out += "[\n";
     for (size_t i = 0; i < array->size(); ++i) {
       out += pad;
@@ -129,7 +165,8 @@ json::value parse_json(std::string_view text, const std::string& where, const Js
   json::error_code ec;
   size_t used = parser.write_some(false, text.data(), text.size(), ec);
   if (ec) {
-    if (parser.handler().duplicate) fail(used, fmt::format("duplicate key \"{}\"", escape(*parser.handler().duplicate)));
+    if (parser.handler().duplicate)
+      fail(used, fmt::format("duplicate key \"{}\"", escape(*parser.handler().duplicate)));
     if (parser.handler().overflow) fail(used, "a number is too large");
     if (ec == json::error::too_deep) fail(used, fmt::format("nested deeper than {} levels", limits.max_depth));
     if (ec == json::error::incomplete) fail(text.size(), "the JSON text ends early");
@@ -142,12 +179,13 @@ json::value parse_json(std::string_view text, const std::string& where, const Js
 }
 
 std::string read_text_file(const std::string& path, size_t max_bytes) {
-  struct stat st {};
+  struct stat st{};
   if (::stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) {
     throw Error(ErrorKind::kMissing, fmt::format("{}: no such file", escape(path, 400)));
   }
   if (static_cast<uint64_t>(st.st_size) > max_bytes) {
-    throw Error(ErrorKind::kMalformed, fmt::format("{}: {} bytes, the limit is {}", escape(path, 400), st.st_size, max_bytes));
+    throw Error(ErrorKind::kMalformed,
+                fmt::format("{}: {} bytes, the limit is {}", escape(path, 400), st.st_size, max_bytes));
   }
   std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
   if (!file) throw Error(ErrorKind::kMissing, fmt::format("{}: cannot be read", escape(path, 400)));

@@ -12,19 +12,21 @@
 namespace carpool {
 
 struct RoutingCounters {
-  int64_t layers = 0;                // (step, MoE layer) pairs counted
-  int64_t distinct_experts = 0;      // sum over them of distinct experts loaded, all non-pad rows
-  int64_t distinct_plain = 0;        // what plain routing would have loaded
-  int64_t slots = 0;                 // (row, expert) pairs that ran
-  int64_t rerouted_tokens = 0;       // (row, layer) pairs whose set differs from the plain one
-  int64_t underfilled_tokens = 0;    // (row, layer) pairs with fewer than K experts although K had finite scores
-  std::array<int64_t, kPlainReasons> plain_rows{};   // (row, layer) pairs by reason; [kApplied] = rows re-routed or kept by the policy
+  int64_t layers = 0;              // (step, MoE layer) pairs counted
+  int64_t distinct_experts = 0;    // sum over them of distinct experts loaded, all non-pad rows
+  int64_t distinct_plain = 0;      // what plain routing would have loaded
+  int64_t slots = 0;               // (row, expert) pairs that ran
+  int64_t rerouted_tokens = 0;     // (row, layer) pairs whose set differs from the plain one
+  int64_t underfilled_tokens = 0;  // (row, layer) pairs with fewer than K experts although K had finite scores
+  std::array<int64_t, kPlainReasons>
+      plain_rows{};  // (row, layer) pairs by reason; [kApplied] = rows re-routed or kept by the policy
   std::array<int64_t, kPlainReasons> plain_steps{};  // (step, layer, group) triples in which no row was applied, by the
                                                      // reason of its decode rows (of its first row when it has none)
   void add(const RoutingCounters& other);
 };
 
 // Adds one layer of one step. `plain` is select_plain of the same input.
-void count(const RouterInput& in, const Selection& plain, const Selection& chosen, Scratch& scratch, RoutingCounters& counters);
+void count(const RouterInput& in, const Selection& plain, const Selection& chosen, Scratch& scratch,
+           RoutingCounters& counters);
 
 }  // namespace carpool

@@ -16,11 +16,11 @@ namespace carpool {
 
 // What a policy promises; policies.def declares them and contract_test.cc checks what follows from each.
 struct PolicyProperties {
-  bool union_exact = false;   // `union`: the experts used by applied rows are exactly the union of their base sets
-  bool keeps_top_k0 = false;  // every applied row keeps its own best k0 experts
-  bool batch_free = false;    // a row's choice depends on that row alone
-  bool may_repeat = false;    // an expert may occur twice in a row
-  bool at_most_plain = false; // never more distinct experts than plain routing of the same rows
+  bool union_exact = false;    // `union`: the experts used by applied rows are exactly the union of their base sets
+  bool keeps_top_k0 = false;   // every applied row keeps its own best k0 experts
+  bool batch_free = false;     // a row's choice depends on that row alone
+  bool may_repeat = false;     // an expert may occur twice in a row
+  bool at_most_plain = false;  // never more distinct experts than plain routing of the same rows
 };
 
 class Policy {

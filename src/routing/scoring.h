@@ -32,7 +32,8 @@ struct Scoring {
 
 // logits [T, E] -> rank [T, E] (selection scores, -inf outside the allowed groups) and mix [T, E] (weight scores).
 // A NaN logit gets rank -inf and mix 0 and does not disturb its row. Spans must not overlap.
-void score(const Scoring& scoring, int n_experts, std::span<const float> logits, std::span<float> rank, std::span<float> mix);
+void score(const Scoring& scoring, int n_experts, std::span<const float> logits, std::span<float> rank,
+           std::span<float> mix);
 
 // The weight of every slot of `chosen`, in its order: mix gathered, renormalised over the row in rank order, scaled.
 // weights has chosen.size() entries. A row whose sum is 0 gets equal weights.

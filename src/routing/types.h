@@ -29,8 +29,12 @@ struct RouterInput {
   int layer = 0;
 
   int rows() const { return static_cast<int>(tokens.size()); }
-  std::span<const float> rank_row(int t) const { return rank_scores.subspan(static_cast<size_t>(t) * n_experts, n_experts); }
-  std::span<const float> weight_row(int t) const { return weight_scores.subspan(static_cast<size_t>(t) * n_experts, n_experts); }
+  std::span<const float> rank_row(int t) const {
+    return rank_scores.subspan(static_cast<size_t>(t) * n_experts, n_experts);
+  }
+  std::span<const float> weight_row(int t) const {
+    return weight_scores.subspan(static_cast<size_t>(t) * n_experts, n_experts);
+  }
 };
 
 // Why a row got the model's own choice although a batch-aware policy was asked for.
@@ -76,11 +80,11 @@ class Selection {
 
 // Memory that policies reuse from step to step; grows to the largest batch and stays.
 struct Scratch {
-  std::vector<int> order;        // [E] or more: rank orders under work
-  std::vector<int> base;         // [T, K]
-  std::vector<int> base_size;    // [T]
-  std::vector<uint64_t> mask;    // expert sets, one bit each
-  std::vector<int> groups;       // distinct groups of the step
+  std::vector<int> order;      // [E] or more: rank orders under work
+  std::vector<int> base;       // [T, K]
+  std::vector<int> base_size;  // [T]
+  std::vector<uint64_t> mask;  // expert sets, one bit each
+  std::vector<int> groups;     // distinct groups of the step
   std::vector<float> values;
 };
 

@@ -41,7 +41,9 @@ std::string_view format_names() {
 void decode_row(const WeightView& view, int64_t r, float* out) {
   const void* row = view.row(r);
   switch (view.format) {
-    case Format::kF32: std::memcpy(out, row, static_cast<size_t>(view.cols) * sizeof(float)); return;
+    case Format::kF32:
+      std::memcpy(out, row, static_cast<size_t>(view.cols) * sizeof(float));
+      return;
     case Format::kBF16: {
       for (int64_t i = 0; i < view.cols; ++i) {
         uint16_t bits;

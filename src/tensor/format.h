@@ -48,7 +48,9 @@ struct WeightView {
     return static_cast<size_t>(cols / info(format).block_elements) * static_cast<size_t>(info(format).block_bytes);
   }
   size_t bytes() const { return row_bytes() * static_cast<size_t>(rows); }
-  const void* row(int64_t r) const { return static_cast<const std::byte*>(data) + static_cast<size_t>(r) * row_bytes(); }
+  const void* row(int64_t r) const {
+    return static_cast<const std::byte*>(data) + static_cast<size_t>(r) * row_bytes();
+  }
 };
 
 // The value of a bfloat16: the upper half of a float32.
