@@ -1,0 +1,85 @@
+// Reading config.json and generation_config.json; see config.h.
+#include "model/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/json.h"
+#include "model/family.h"
+
+namespace carpool {
+
+#define CARPOOL_FAMILY(name)   \
+  namespace name {             \
+  extern const Family kFamily; \
+  }
+#include "model/families.def"
+#undef CARPOOL_FAMILY
+
+namespace {
+
+const Family* const kFamilies[] = {
+#define CARPOOL_FAMILY(name) &name::kFamily,
+#include "model/families.def"
+#undef CARPOOL_FAMILY
+};
+
+void add_eos(const JsonObject& from, int vocab, std::vector<int>& ids) {
+  if (!from.has("eos_token_id")) return;
+  const json::value& value = from.value("eos_token_id");
+  const auto add = [&](const json::value& v) {
+    if (!v.is_int64() || v.as_int64() < 0 || v.as_int64() >= vocab) {
+      from.fail("eos_token_id",
+                fmt::format("must be ids of 0 to {}, found {}", vocab - 1, escape(json::serialize(v), 60)));
+    }
+    const int id = static_cast<int>(v.as_int64());
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  };
+  if (const auto* list = value.if_array()) {
+    if (list->size() > 64) from.fail("eos_token_id", "more than 64 ids");
+    for (const json::value& v : *list) add(v);
+  } else {
+    add(value);
+  }
+}
+
+void read_generation_config(const std::string& path, ModelConfig& config) {
+  const json::value root = parse_json(read_text_file(path, size_t{1} << 20), path);
+  const JsonObject object(root, path);
+  add_eos(object, config.vocab, config.eos_ids);
+  const bool sample = object.boolean_or("do_sample", object.has("temperature"));
+  config.sampling.temperature = sample ? static_cast<float>(object.number_or("temperature", 1, 0, 100)) : 0;
+  config.sampling.top_k = static_cast<int>(object.integer_or("top_k", 0, 0, INT32_MAX));
+  config.sampling.top_p = static_cast<float>(object.number_or("top_p", 1, 0, 1));
+}
+
+}  // namespace
+
+int ModelConfig::moe_layers() const { return static_cast<int>(std::count(moe_layer.begin(), moe_layer.end(), true)); }
+
+const Family& find_family(std::string_view model_type) {
+  std::string known;
+  for (const Family* family : kFamilies) {
+    if (model_type == family->model_type) return *family;
+    known += fmt::format("{}{} ({})", known.empty() ? "" : ", ", family->model_type, family->architecture);
+  }
+  throw Error(ErrorKind::kConfig,
+              fmt::format("the architecture \"{}\" is not supported; supported: {}", escape(model_type), known));
+}
+
+ModelConfig read_model_config(const std::string& directory) {
+  const std::string path = (std::filesystem::path(directory) / "config.json").string();
+  const json::value root = parse_json(read_text_file(path, size_t{16} << 20), path);
+  const JsonObject object(root, path);
+  const Family& family = find_family(object.string("model_type"));
+  ModelConfig config = family.read_config(object);
+  config.family = family.model_type;
+  add_eos(object, config.vocab, config.eos_ids);
+  const std::string generation = (std::filesystem::path(directory) / "generation_config.json").string();
+  if (std::filesystem::exists(generation)) read_generation_config(generation, config);
+  return config;
+}
+
+}  // namespace carpool

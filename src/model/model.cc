@@ -1,0 +1,83 @@
+// Loading a model and sizing its buffers; the layers are in forward.cc. See model.h.
+#include "model/model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/threads.h"
+#include "model/family.h"
+
+namespace carpool {
+
+void Rows::clear() {
+  tokens.clear();
+  positions.clear();
+  block_tables.clear();
+  info.clear();
+  logit_rows.clear();
+}
+
+void Rows::push(int token, int position, const int* block_table, TokenInfo row_info, bool wants_logits) {
+  if (wants_logits) logit_rows.push_back(size());
+  tokens.push_back(token);
+  positions.push_back(position);
+  block_tables.push_back(block_table);
+  info.push_back(row_info);
+}
+
+Model Model::load(const std::string& directory, const LoadOptions& options) {
+  ModelConfig config = read_model_config(directory);
+  auto source = std::make_unique<WeightSource>(WeightSource::open(directory));
+  // Matrices are used where the files are mapped; what must fit is the page cache they will occupy.
+  if (const size_t needed = source->total_bytes(), available = available_memory(); needed > available) {
+    throw Error(ErrorKind::kNoMemory, fmt::format("{}: the weights need {} MiB, {} MiB are available", source->where(),
+                                                  needed >> 20, available >> 20));
+  }
+  Weights weights;
+  TensorReader reader(*source, options.check_finite);
+  reader.progress = options.progress;
+  find_family(config.family).take_weights(config, reader, weights);
+  reader.finish();
+  source->verify_unchanged();
+  weights.source = std::move(source);
+  const int threads = options.threads > 0 ? options.threads : default_threads();
+  return Model(std::move(config), std::move(weights), make_cpu_ops(threads, options.isa));
+}
+
+Model::Model(ModelConfig config, Weights weights, std::unique_ptr<Ops> ops)
+    : config_(std::move(config)), weights_(std::move(weights)), ops_(std::move(ops)) {
+  // Angles in double, rounded once; positions up to the model's context.
+  const int half = config_.head_dim / 2;
+  rope_cos_.resize(static_cast<size_t>(config_.context) * half);
+  rope_sin_.resize(rope_cos_.size());
+  for (int i = 0; i < half; ++i) {
+    const auto frequency = static_cast<float>(1.0 / std::pow(config_.rope_theta, 2.0 * i / config_.head_dim));
+    for (int p = 0; p < config_.context; ++p) {
+      const float angle = static_cast<float>(p) * frequency;
+      rope_cos_[static_cast<size_t>(p) * half + i] = static_cast<float>(std::cos(static_cast<double>(angle)));
+      rope_sin_[static_cast<size_t>(p) * half + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
+    }
+  }
+}
+
+void Model::reserve(int rows, int logit_rows) {
+  const auto grow = [](std::vector<float>& buffer, int64_t n) {
+    if (buffer.size() < static_cast<size_t>(n)) buffer.resize(static_cast<size_t>(n));
+  };
+  const int64_t T = rows;
+  const ModelConfig& c = config_;
+  for (auto* buffer : {&x_, &normed_, &projected_}) grow(*buffer, T * c.width);
+  for (auto* buffer : {&q_, &attended_}) grow(*buffer, T * c.heads * c.head_dim);
+  for (auto* buffer : {&k_, &v_}) grow(*buffer, T * c.kv_width());
+  for (auto* buffer : {&router_logits_, &rank_, &mix_}) grow(*buffer, T * c.n_experts);
+  grow(weights_of_slots_, T * c.n_experts);
+  grow(last_, int64_t{logit_rows} * c.width);
+  grow(logits_, int64_t{logit_rows} * c.vocab);
+}
+
+}  // namespace carpool
