@@ -11,17 +11,21 @@
 
 namespace carpool {
 
+// Pads are counted nowhere.
 struct RoutingCounters {
   int64_t layers = 0;              // (step, MoE layer) pairs counted
   int64_t distinct_experts = 0;    // sum over them of distinct experts loaded, all non-pad rows
   int64_t distinct_plain = 0;      // what plain routing would have loaded
   int64_t slots = 0;               // (row, expert) pairs that ran
   int64_t rerouted_tokens = 0;     // (row, layer) pairs whose set differs from the plain one
-  int64_t underfilled_tokens = 0;  // (row, layer) pairs with fewer than K experts although K had finite scores
-  std::array<int64_t, kPlainReasons>
-      plain_rows{};  // (row, layer) pairs by reason; [kApplied] = rows re-routed or kept by the policy
-  std::array<int64_t, kPlainReasons> plain_steps{};  // (step, layer, group) triples in which no row was applied, by the
-                                                     // reason of its decode rows (of its first row when it has none)
+  int64_t underfilled_tokens = 0;  // (row, layer) pairs with fewer distinct experts than plain routing gives the row,
+                                   // which is min(K, experts with a finite or +inf score)
+  // (row, layer) pairs by reason; [kApplied] = rows that the policy decided, whether their set changed or not.
+  std::array<int64_t, kPlainReasons> plain_rows{};
+  // (step, layer, group) triples in which no row was applied, by the reason of the group's first decode row that is not
+  // isolated; without such a row, of its first decode row; without decode rows, of its first row.
+  std::array<int64_t, kPlainReasons> plain_steps{};
+
   void add(const RoutingCounters& other);
 };
 

@@ -14,10 +14,13 @@
 
 namespace carpool {
 
-// What a policy promises; policies.def declares them and contract_test.cc checks what follows from each.
+// What a policy promises; policies.def declares them and contract_test.cc checks what follows from each. By convention
+// an argument named k0 is the number of best experts an applied row is sure of, p the mass that may end them sooner,
+// k_max the most experts of an applied row (default K) and max_p the last rank it may take (default E).
 struct PolicyProperties {
-  bool union_exact = false;    // `union`: the experts used by applied rows are exactly the union of their base sets
-  bool keeps_top_k0 = false;   // every applied row keeps its own best k0 experts
+  bool union_exact = false;    // the experts used by applied rows are exactly the union of their base sets, per group
+  bool keeps_top_k0 = false;   // every applied row keeps its base set: its own best k0 experts (fewer where p says so)
+  bool fills_union = false;    // an applied row is its k_max best of all experts that applied rows of its group use
   bool batch_free = false;     // a row's choice depends on that row alone
   bool may_repeat = false;     // an expert may occur twice in a row
   bool at_most_plain = false;  // never more distinct experts than plain routing of the same rows
@@ -29,7 +32,7 @@ class Policy {
 
   // Chooses experts for every row of `in` into `out`.
   // Post: a non-pad row with a finite score has 1..k_max distinct experts, best first; pads have none. Rank order is
-  // score descending, then expert id ascending; NaN last (as -inf), and experts scored -inf or NaN are never chosen
+  // score descending, then expert id ascending; NaN last (as -inf), and experts scored -inf or NaN are never chosen.
   // Deterministic; no allocation after warm-up; thread-compatible (const, all state in scratch).
   virtual void select(const RouterInput& in, Scratch& scratch, Selection& out) const = 0;
 
@@ -53,6 +56,7 @@ struct PolicyInfo {
   std::string summary;
   PolicyProperties properties;
   std::vector<ArgumentInfo> arguments;
+  std::vector<std::string> examples;  // specs that together use every argument; the contract test runs them
 };
 const std::vector<PolicyInfo>& policy_list();
 

@@ -31,12 +31,19 @@ struct Scoring {
 };
 
 // logits [T, E] -> rank [T, E] (selection scores, -inf outside the allowed groups) and mix [T, E] (weight scores).
-// A NaN logit gets rank -inf and mix 0 and does not disturb its row. Spans must not overlap.
+//   mix   kSoftmax, kSoftmaxTopk: softmax over all E (renormalised over the chosen it is the softmax over the chosen);
+//         kSigmoid: sigmoid, never derived from a biased score.
+//   rank  kSoftmax: probability + bias; without a bias the logit itself, which orders the same and does not collapse
+//         where probabilities round to one value; kSoftmaxTopk: logit + bias; kSigmoid: sigmoid + bias.
+// Groups are scored by the model's selection scores (probability, logit or sigmoid, bias included); experts that cannot
+// be chosen do not count, equal groups resolve to the lower id. A NaN or -inf logit gets rank -inf and mix 0 and does
+// not disturb its row; +inf logits share all the softmax mass equally. Spans must not overlap. No allocation.
 void score(const Scoring& scoring, int n_experts, std::span<const float> logits, std::span<float> rank,
            std::span<float> mix);
 
-// The weight of every slot of `chosen`, in its order: mix gathered, renormalised over the row in rank order, scaled.
-// weights has chosen.size() entries. A row whose sum is 0 gets equal weights.
+// The weight of every slot of `chosen`, in its order: mix gathered, divided by its sum over the row (taken in the row's
+// order, so best first) where the model renormalises, then scaled. weights has chosen.size() entries, none of them NaN.
+// Where it renormalises, a row whose sum is 0 gets equal weights.
 void finish_weights(const Scoring& scoring, int n_experts, std::span<const float> mix, const Selection& chosen,
                     std::span<float> weights);
 

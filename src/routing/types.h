@@ -78,14 +78,15 @@ class Selection {
   std::vector<PlainReason> reasons_;
 };
 
-// Memory that policies reuse from step to step; grows to the largest batch and stays.
+// Memory that policies and counters reuse from step to step; grows to the largest batch and stays. What each member
+// means is up to the helper that fills it (rank.h, scope.h).
 struct Scratch {
-  std::vector<int> order;      // [E] or more: rank orders under work
-  std::vector<int> base;       // [T, K]
-  std::vector<int> base_size;  // [T]
-  std::vector<uint64_t> mask;  // expert sets, one bit each
-  std::vector<int> groups;     // distinct groups of the step
-  std::vector<float> values;
+  std::vector<int> order;            // [E]: the rank order under work (rank.h)
+  std::vector<int> groups;           // [G] distinct groups of the step, ascending (scope.h)
+  std::vector<int> group_of_row;     // [T] index into groups; -1 for pads
+  std::vector<int> group_rows;       // [G] rows of the group that the policy may re-route
+  std::vector<PlainReason> verdict;  // [G] why the whole group stays plain, or kApplied
+  std::vector<uint64_t> sets;        // [G, words] expert sets, one bit per expert
 };
 
 }  // namespace carpool

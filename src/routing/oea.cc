@@ -1,0 +1,175 @@
+// oea: Opportunistic Expert Activation (arXiv 2511.02237, algorithms 1 and 2).
+//
+// Phase 1: every eligible row is sure of its base set, its n_i = min(k0, t_i) best experts, where t_i ranks reach the
+// share p of the row's weight. Their union, per group, is what has to be read from memory anyway. Phase 2: every
+// eligible row walks its further ranks, up to max_p, and takes what is in the union until it has k_max experts. The
+// base set is in the union and on top of the row's order, so both phases together are: the k_max best-ranked experts
+// of the union. Beyond the paper: guards that leave a batch plain, and scopes (TokenInfo::group).
+// Read next: scope.h for groups and guards, contract_test.cc for what must hold.
+#include <fmt/format.h>
+
+#include "routing/registry.h"
+#include "routing/scope.h"
+
+namespace carpool {
+namespace {
+
+struct OeaArguments {
+  int k0 = 0;
+  double p = 1;  // 1 and above: no mass test
+  std::optional<int> k_max;
+  std::optional<int> max_p;
+  BatchGuards guards;
+  bool keep_underfilled = false;
+  bool prefill_lends = false;
+  bool union_guard = true;
+};
+
+class Oea final : public PolicyBase {
+ public:
+  Oea(const OeaArguments& arguments, std::string spec, const PolicyProperties& properties)
+      : PolicyBase(std::move(spec), properties), arg_(arguments) {}
+
+  void select(const RouterInput& in, Scratch& scratch, Selection& out) const override;
+  bool is_plain(int top_k) const override;
+  void check(int n_experts, int top_k) const override;
+
+ private:
+  int base_size(const RouterInput& in, int t, std::span<const int> best) const;
+  void collect(const RouterInput& in, Scratch& scratch, ExpertSets& unions) const;
+  std::span<const int> fill(const RouterInput& in, int t, const ExpertSets& unions, Scratch& scratch) const;
+
+  OeaArguments arg_;
+};
+
+// n_i: the ranks of `best` (the row's best k0) until they hold the share p of all weight of the row. The weight scores
+// of softmax routers sum to 1, those of sigmoid routers do not, hence a share. In double, and never with p >= 1: a
+// float32 sum need not reach 1.
+int Oea::base_size(const RouterInput& in, int t, std::span<const int> best) const {
+  if (arg_.p >= 1) return static_cast<int>(best.size());
+  const std::span<const float> weights = in.weight_row(t);
+  const auto weight = [&](size_t e) { return weights[e] > 0 ? static_cast<double>(weights[e]) : 0.0; };
+  double total = 0;
+  for (size_t e = 0; e < weights.size(); ++e) total += weight(e);
+  double mass = 0;
+  for (size_t i = 0; i < best.size(); ++i) {
+    mass += weight(static_cast<size_t>(best[i]));
+    if (mass >= arg_.p * total) return static_cast<int>(i) + 1;
+  }
+  return static_cast<int>(best.size());
+}
+
+// The union of the base sets, per group: of eligible rows, and of prefill rows where they lend.
+void Oea::collect(const RouterInput& in, Scratch& scratch, ExpertSets& unions) const {
+  for (int t = 0; t < in.rows(); ++t) {
+    const TokenInfo& token = in.tokens[t];
+    const bool eligible = own_reason(token) == PlainReason::kApplied;
+    const bool lends = arg_.prefill_lends && token.phase == Phase::kPrefill && !token.isolated;
+    if (!eligible && !lends) continue;
+    const std::span<const int> best = best_ranked(in.rank_row(t), arg_.k0, scratch);
+    const int n = base_size(in, t, best);
+    for (int expert : best.first(static_cast<size_t>(n))) unions.add(scratch.group_of_row[t], expert);
+  }
+}
+
+// The k_max best experts of row t that lie in its group's union, among its max_p best overall.
+std::span<const int> Oea::fill(const RouterInput& in, int t, const ExpertSets& unions, Scratch& scratch) const {
+  const int k_max = arg_.k_max.value_or(in.top_k);
+  const auto in_union = [&, group = scratch.group_of_row[t]](int expert) { return unions.has(group, expert); };
+  if (!arg_.max_p) return best_ranked(in.rank_row(t), k_max, scratch, in_union);
+  const size_t ranked = best_ranked(in.rank_row(t), *arg_.max_p, scratch).size();
+  int* order = scratch.order.data();
+  const int* end = std::copy_if(order, order + ranked, order, in_union);
+  return {order, std::min(static_cast<size_t>(end - order), static_cast<size_t>(k_max))};
+}
+
+void Oea::select(const RouterInput& in, Scratch& scratch, Selection& out) const {
+  if (arg_.k0 == 0) return select_plain(in, scratch, out);
+  out.start(in.rows(), std::max(in.top_k, arg_.k_max.value_or(0)));
+  const int n_groups = number_groups(in, scratch);
+  guard_batch(in, arg_.guards, scratch);
+  ExpertSets unions(scratch, n_groups, in.n_experts);
+  collect(in, scratch, unions);
+  for (int g = 0; g < n_groups; ++g) {
+    const bool too_small = arg_.union_guard && unions.size(g) < in.top_k;
+    if (too_small && scratch.verdict[g] == PlainReason::kApplied) scratch.verdict[g] = PlainReason::kUnion;
+  }
+  for (int t = 0; t < in.rows(); ++t) {
+    PlainReason reason = own_reason(in.tokens[t]);
+    if (reason == PlainReason::kApplied) reason = scratch.verdict[scratch.group_of_row[t]];
+    if (reason != PlainReason::kApplied) {
+      push_plain(in, t, reason, scratch, out);
+      continue;
+    }
+    const std::span<const int> chosen = fill(in, t, unions, scratch);
+    if (arg_.keep_underfilled && static_cast<int>(chosen.size()) < in.top_k) {
+      push_plain(in, t, reason, scratch, out);
+      continue;
+    }
+    for (int expert : chosen) out.push(expert);
+    out.end_row(reason);
+  }
+}
+
+// With k0 = k_max = K a base set is the plain choice and nothing can be added, whatever the guards say.
+bool Oea::is_plain(int top_k) const {
+  return arg_.k0 == 0 || (arg_.k0 == top_k && arg_.p >= 1 && arg_.k_max.value_or(top_k) == top_k);
+}
+
+void Oea::check(int n_experts, int top_k) const {
+  if (arg_.k0 > top_k)
+    refuse(*this, fmt::format("k0 {} is more than the model's {} experts per token", arg_.k0, top_k));
+  const auto in_range = [&](const char* key, const std::optional<int>& value) {
+    if (!value) return;
+    if (*value > n_experts)
+      refuse(*this, fmt::format("{} {} is more than the layer's {} experts", key, *value, n_experts));
+    if (*value < arg_.k0) refuse(*this, fmt::format("{} {} is less than k0 {}", key, *value, arg_.k0));
+  };
+  in_range("k_max", arg_.k_max);
+  in_range("max_p", arg_.max_p);
+}
+
+std::unique_ptr<Policy> make_oea(Arguments& arguments, const PolicyProperties& declared) {
+  OeaArguments a;
+  a.k0 = arguments.required_integer("k0", 0, kMaxArgument);
+  a.p = arguments.number_above("p", 1.0, 0.0);
+  a.k_max = arguments.optional_integer("k_max", 1, kMaxArgument);
+  a.max_p = arguments.optional_integer("max_p", 1, kMaxArgument);
+  a.guards.min_batch = arguments.integer("min_batch", 2, 1, kMaxArgument);
+  a.guards.max_rows = arguments.integer("max_rows", kMaxArgument, 1, kMaxArgument);
+  a.keep_underfilled = arguments.choice("underfill", {"fewer", "keep"}) == 1;
+  a.prefill_lends = arguments.choice("lend", {"none", "prefill"}) == 1;
+  a.union_guard = arguments.choice("guard", {"on", "off"}) == 0;
+
+  PolicyProperties properties = declared;
+  // A row that keeps its plain choice may use experts outside the union, and a lender's base may find no taker.
+  if (a.keep_underfilled) properties.union_exact = properties.fills_union = false;
+  if (a.prefill_lends) properties.union_exact = false;
+  return std::make_unique<Oea>(a, arguments.spec(), properties);
+}
+
+}  // namespace
+
+PolicyDescription describe_oea() {
+  return {
+      .summary = "every decode row keeps its k0 best experts and fills up to K from the union of the group's",
+      .arguments = {{"k0", "experts that every row keeps, 1 to K; 0 switches the policy off", "required"},
+                    {"p", "a row keeps fewer than k0 once they hold this share of its weight; 1 and above: never", "1"},
+                    {"k_max", "most experts per row", "K"},
+                    {"max_p", "last rank that a row may take", "E"},
+                    {"min_batch", "groups with fewer eligible rows stay plain", "2"},
+                    {"max_rows", "steps with more rows, pads aside, stay plain", "unlimited"},
+                    {"underfill",
+                     "fewer: a row may end with fewer than K experts; keep: it then keeps its plain choice", "fewer"},
+                    {"lend", "prefill: base sets of prefill rows join the union; none: they do not", "none"},
+                    {"guard", "on: a group whose union has fewer than K experts stays plain; off: it does not", "on"}},
+      .examples = {"oea:k0=0", "oea:k0=1", "oea:k0=2", "oea:k0=3", "oea:k0=1,min_batch=1,guard=off",
+                   "oea:k0=2,min_batch=1,guard=off", "oea:k0=2,p=0.5,min_batch=1,guard=off", "oea:k0=2,p=0.4",
+                   "oea:k0=2,k_max=5,guard=off", "oea:k0=2,k_max=2,guard=off", "oea:k0=1,max_p=3,guard=off",
+                   "oea:k0=1,min_batch=3", "oea:k0=2,max_rows=4", "oea:k0=1,underfill=keep,guard=off",
+                   "oea:k0=2,lend=prefill,guard=off", "oea:k0=2,lend=prefill",
+                   "oea:k0=1,p=0.6,k_max=3,max_p=4,min_batch=1,underfill=keep,lend=prefill"},
+      .make = make_oea};
+}
+
+}  // namespace carpool

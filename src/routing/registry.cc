@@ -1,0 +1,179 @@
+// From a spec's text to a policy. See registry.h and policy.h; the list of policies is policies.def.
+#include "routing/registry.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace carpool {
+
+#define CARPOOL_POLICY(name, ...) PolicyDescription describe_##name();
+#include "routing/policies.def"
+#undef CARPOOL_POLICY
+
+namespace {
+
+struct Entry {
+  std::string name;
+  PolicyProperties properties;
+  PolicyDescription description;
+};
+
+const std::vector<Entry>& entries() {
+  static const std::vector<Entry> list = {
+#define CARPOOL_POLICY(name, ...) {#name, PolicyProperties{__VA_ARGS__}, describe_##name()},
+#include "routing/policies.def"
+#undef CARPOOL_POLICY
+  };
+  return list;
+}
+
+const Entry& find_policy(std::string_view name) {
+  std::vector<std::string> names;
+  for (const Entry& entry : entries()) {
+    if (entry.name == name) return entry;
+    names.push_back(entry.name);
+  }
+  throw Error(ErrorKind::kConfig,
+              fmt::format("unknown policy \"{}\"; known policies: {}", escape(name), fmt::join(names, ", ")));
+}
+
+}  // namespace
+
+Arguments::Arguments(std::string policy, const std::vector<ArgumentInfo>& known, std::string_view text)
+    : policy_(std::move(policy)), spec_(policy_) {
+  for (const ArgumentInfo& info : known) known_.push_back(info.name);
+  while (!text.empty()) {
+    const size_t comma = text.find(',');
+    const std::string_view item = text.substr(0, comma);
+    if (comma == text.size() - 1) fail("the arguments end with a comma");
+    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
+    const size_t equals = item.find('=');
+    if (equals == std::string_view::npos) fail(fmt::format("argument \"{}\" is not key=value", escape(item)));
+    const std::string key(item.substr(0, equals));
+    if (std::find(known_.begin(), known_.end(), key) == known_.end()) {
+      fail(fmt::format("unknown argument \"{}\"", escape(key)));
+    }
+    if (std::any_of(items_.begin(), items_.end(), [&](const Item& i) { return i.key == key; })) {
+      fail(fmt::format("argument \"{}\" is given twice", key));
+    }
+    items_.push_back({key, std::string(item.substr(equals + 1))});
+  }
+}
+
+void Arguments::fail(const std::string& what) const {
+  const std::string names =
+      known_.empty() ? "it has no arguments" : fmt::format("its arguments are {}", fmt::join(known_, ", "));
+  throw Error(ErrorKind::kConfig, fmt::format("policy {}: {}; {}", policy_, what, names));
+}
+
+const std::string* Arguments::take(std::string_view key) {
+  for (Item& item : items_) {
+    if (item.key != key) continue;
+    item.read = true;
+    return &item.value;
+  }
+  return nullptr;
+}
+
+void Arguments::note(std::string_view key, const std::string& value) {
+  spec_ += fmt::format("{}{}={}", spec_ == policy_ ? ':' : ',', key, value);
+}
+
+int Arguments::parse_integer(std::string_view key, const std::string& value, int low, int high) const {
+  int i = 0;
+  const char* end = value.data() + value.size();
+  const auto [stop, error] = std::from_chars(value.data(), end, i);
+  if (error == std::errc::result_out_of_range || (error == std::errc() && stop == end && (i < low || i > high))) {
+    fail(fmt::format("argument \"{}\" must be {} to {}, got {}", key, low, high, escape(value)));
+  }
+  if (error != std::errc() || stop != end) {
+    fail(fmt::format("argument \"{}\" must be an integer, got \"{}\"", key, escape(value)));
+  }
+  return i;
+}
+
+int Arguments::required_integer(std::string_view key, int low, int high) {
+  const std::optional<int> i = optional_integer(key, low, high);
+  if (!i) fail(fmt::format("argument \"{}\" is required", key));
+  return *i;
+}
+
+int Arguments::integer(std::string_view key, int fallback, int low, int high) {
+  const std::string* value = take(key);
+  const int i = value ? parse_integer(key, *value, low, high) : fallback;
+  if (i != fallback) note(key, fmt::format("{}", i));
+  return i;
+}
+
+std::optional<int> Arguments::optional_integer(std::string_view key, int low, int high) {
+  const std::string* value = take(key);
+  if (!value) return std::nullopt;
+  const int i = parse_integer(key, *value, low, high);
+  note(key, fmt::format("{}", i));
+  return i;
+}
+
+double Arguments::number_above(std::string_view key, double fallback, double low) {
+  const std::string* value = take(key);
+  if (!value) return fallback;
+  double d = 0;
+  const char* end = value->data() + value->size();
+  const auto [stop, error] = std::from_chars(value->data(), end, d);
+  if (error != std::errc() || stop != end || !std::isfinite(d)) {
+    fail(fmt::format("argument \"{}\" must be a finite number, got \"{}\"", key, escape(*value)));
+  }
+  if (!(d > low)) fail(fmt::format("argument \"{}\" must be above {}, got {}", key, low, d));
+  if (d != fallback) note(key, fmt::format("{}", d));
+  return d;
+}
+
+int Arguments::choice(std::string_view key, const std::vector<std::string>& choices) {
+  const std::string* value = take(key);
+  if (!value) return 0;
+  const auto found = std::find(choices.begin(), choices.end(), *value);
+  if (found == choices.end()) {
+    fail(fmt::format("argument \"{}\" must be {}, got \"{}\"", key, fmt::join(choices, " or "), escape(*value)));
+  }
+  if (found != choices.begin()) note(key, *value);
+  return static_cast<int>(found - choices.begin());
+}
+
+void Arguments::check_all_read() const {
+  for (const Item& item : items_) {
+    if (!item.read) fail(fmt::format("nobody read argument \"{}\"", item.key));
+  }
+}
+
+void refuse(const Policy& policy, const std::string& what) {
+  throw Error(ErrorKind::kConfig, fmt::format("policy {}: {}", policy.spec(), what));
+}
+
+const std::vector<PolicyInfo>& policy_list() {
+  static const std::vector<PolicyInfo> list = [] {
+    std::vector<PolicyInfo> infos;
+    for (const Entry& e : entries()) {
+      infos.push_back({e.name, e.description.summary, e.properties, e.description.arguments, e.description.examples});
+    }
+    return infos;
+  }();
+  return list;
+}
+
+std::unique_ptr<Policy> make_policy(std::string_view spec) {
+  const size_t colon = spec.find(':');
+  const Entry& entry = find_policy(spec.substr(0, colon));
+  const bool has_arguments = colon != std::string_view::npos;
+  Arguments arguments(entry.name, entry.description.arguments,
+                      has_arguments ? spec.substr(colon + 1) : std::string_view());
+  std::unique_ptr<Policy> policy = entry.description.make(arguments, entry.properties);
+  arguments.check_all_read();
+  return policy;
+}
+
+}  // namespace carpool

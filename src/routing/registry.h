@@ -1,0 +1,81 @@
+// What a policy file hands to the registry, and the parsed arguments that the registry hands to a policy.
+//
+// Owns PolicyDescription (summary, arguments, example specs, maker), Arguments (the text after the colon, read by
+// name; an argument that nobody reads is an error) and PolicyBase. A policy file defines describe_<name>(), and
+// policies.def lists it with its properties. Read next: prune.cc, a whole policy on one page.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "routing/policy.h"
+
+namespace carpool {
+
+inline constexpr int kMaxArgument = 1 << 20;  // no layer has as many experts, no step as many rows
+
+// The arguments of one spec. Readers check syntax and range, and collect the canonical spec as they go: arguments that
+// differ from their default, in the order in which the policy reads them. All throw Error{kConfig}.
+class Arguments {
+ public:
+  // Splits "key=value,key=value" (empty: no arguments); refuses unknown and repeated keys and items without "=".
+  Arguments(std::string policy, const std::vector<ArgumentInfo>& known, std::string_view text);
+
+  int required_integer(std::string_view key, int low, int high);
+  int integer(std::string_view key, int fallback, int low, int high);
+  // An integer whose default depends on the model (K, E): nullopt when not given.
+  std::optional<int> optional_integer(std::string_view key, int low, int high);
+  double number_above(std::string_view key, double fallback, double low);  // finite and > low
+  // Index of the value among `choices`; the first is the default.
+  int choice(std::string_view key, const std::vector<std::string>& choices);
+
+  void check_all_read() const;
+  const std::string& spec() const { return spec_; }
+
+ private:
+  struct Item {
+    std::string key;
+    std::string value;
+    bool read = false;
+  };
+  const std::string* take(std::string_view key);
+  int parse_integer(std::string_view key, const std::string& value, int low, int high) const;
+  void note(std::string_view key, const std::string& value);
+  [[noreturn]] void fail(const std::string& what) const;  // "<policy>: <what>; its arguments are ..."
+
+  std::string policy_;
+  std::vector<std::string> known_;
+  std::vector<Item> items_;
+  std::string spec_;
+};
+
+struct PolicyDescription {
+  std::string summary;
+  std::vector<ArgumentInfo> arguments;
+  std::vector<std::string> examples;  // specs that together use every argument, for the contract test
+  std::unique_ptr<Policy> (*make)(Arguments& arguments, const PolicyProperties& declared);
+};
+
+// Keeps what every policy carries: its canonical spec and its properties (the declared ones, less those that its
+// arguments give up).
+class PolicyBase : public Policy {
+ public:
+  // To be called after the arguments are read.
+  PolicyBase(std::string spec, const PolicyProperties& properties) : spec_(std::move(spec)), properties_(properties) {}
+
+  const PolicyProperties& properties() const final { return properties_; }
+  std::string spec() const final { return spec_; }
+
+ private:
+  std::string spec_;
+  PolicyProperties properties_;
+};
+
+// Throws Error{kConfig} "<spec>: <what>".
+[[noreturn]] void refuse(const Policy& policy, const std::string& what);
+
+}  // namespace carpool
