@@ -26,7 +26,8 @@ class TaskRef {
 
 class ThreadPool {
  public:
-  // `threads` >= 1 counts the caller, who works too. Pins worker i to the i-th CPU of the affinity mask when `pin`.
+  // `threads` >= 1 counts the caller, who works too as worker 0 and is never pinned (its thread is not ours). Pins
+  // worker i >= 1 to the i-th CPU of the affinity mask when `pin` and there are that many CPUs.
   // Error{kNoMemory} when the system refuses a thread.
   explicit ThreadPool(int threads, bool pin = true);
   ~ThreadPool();
@@ -42,6 +43,9 @@ class ThreadPool {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// CPUs that the cgroup quotas of this process allow, tightest along the path; infinity when there is none.
+double cgroup_cpus(const std::string& root = "");
 
 // CPUs this process may use: min(affinity mask, cgroup v2/v1 quota rounded up), at least 1. `root` is where /sys and
 // /proc are found, for tests.

@@ -1,0 +1,8 @@
+// The members of a Kernels table after its name, from the functions of the generic files.
+.matmul =
+    {
+#define CARPOOL_FORMAT(id, name, dtype, elements, bytes) matmul<Weights##id>,
+#include "tensor/formats.def"
+#undef CARPOOL_FORMAT
+},
+    .dot = dot, .axpy = axpy, .rms_norm = rms_norm, .silu_mul = silu_mul, .softmax = softmax,
