@@ -1,13 +1,17 @@
+// The SAX handler behind parse_json, and the typed accessors.
 #include "base/json.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <boost/json/basic_parser_impl.hpp>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <memory>
-#include <unordered_set>
+#include <optional>
+#include <set>
+#include <vector>
 
 namespace carpool {
 namespace {
@@ -64,22 +68,35 @@ class Handler {
     stack_.push_key(s);
     return true;
   }
-  bool on_number_part(json::string_view, json::error_code&) { return true; }
+  bool on_number_part(json::string_view s, json::error_code&) {
+    number_.append(s.data(), s.size());
+    return true;
+  }
   bool on_int64(int64_t i, json::string_view, json::error_code&) {
+    number_.clear();
     stack_.push_int64(i);
     return true;
   }
   bool on_uint64(uint64_t u, json::string_view, json::error_code&) {
+    number_.clear();
     stack_.push_uint64(u);
     return true;
   }
-  bool on_double(double d, json::string_view, json::error_code& ec) {
-    if (!std::isfinite(d)) {
+  // Boost.JSON 1.81 computes doubles that can be off in the last place, so the text is read again exactly.
+  bool on_double(double rough, json::string_view s, json::error_code& ec) {
+    number_.append(s.data(), s.size());
+    double exact = 0;
+    const auto [end, error] = std::from_chars(number_.data(), number_.data() + number_.size(), exact);
+    // Out of range is both too large and too close to zero; the rough value tells which.
+    const bool tiny = error == std::errc::result_out_of_range && std::abs(rough) < 1;
+    if (tiny) exact = rough;
+    if ((error != std::errc() && !tiny) || !std::isfinite(exact)) {
       overflow = true;
       ec = json::make_error_code(json::error::exponent_overflow);
       return false;
     }
-    stack_.push_double(d);
+    number_.clear();
+    stack_.push_double(exact);
     return true;
   }
   bool on_bool(bool b, json::error_code&) {
@@ -100,8 +117,9 @@ class Handler {
 
  private:
   json::value_stack stack_;
-  std::vector<std::unordered_set<std::string>> keys_;
+  std::vector<std::set<std::string>> keys_;  // ordered: a hash set could be made slow by chosen keys
   std::string key_;
+  std::string number_;
 };
 
 std::string type_name(const json::value& v) {
@@ -165,9 +183,11 @@ json::value parse_json(std::string_view text, const std::string& where, const Js
   json::error_code ec;
   size_t used = parser.write_some(false, text.data(), text.size(), ec);
   if (ec) {
-    if (parser.handler().duplicate)
+    if (parser.handler().duplicate) {
       fail(used, fmt::format("duplicate key \"{}\"", escape(*parser.handler().duplicate)));
-    if (parser.handler().overflow) fail(used, "a number is too large");
+    }
+    if (parser.handler().overflow || ec == json::error::exponent_overflow)
+      fail(used, "a number is too large for a double");
     if (ec == json::error::too_deep) fail(used, fmt::format("nested deeper than {} levels", limits.max_depth));
     if (ec == json::error::incomplete) fail(text.size(), "the JSON text ends early");
     fail(used, fmt::format("not valid JSON ({})", ec.message()));
@@ -179,6 +199,10 @@ json::value parse_json(std::string_view text, const std::string& where, const Js
 }
 
 std::string read_text_file(const std::string& path, size_t max_bytes) {
+  // A name with a zero byte inside would be cut short by the system call and read another file.
+  if (path.find('\0') != std::string::npos) {
+    throw Error(ErrorKind::kMissing, fmt::format("{}: not a file name", escape(path, 400)));
+  }
   struct stat st{};
   if (::stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) {
     throw Error(ErrorKind::kMissing, fmt::format("{}: no such file", escape(path, 400)));
@@ -190,7 +214,9 @@ std::string read_text_file(const std::string& path, size_t max_bytes) {
   std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
   if (!file) throw Error(ErrorKind::kMissing, fmt::format("{}: cannot be read", escape(path, 400)));
   std::string text(static_cast<size_t>(st.st_size), '\0');
-  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
+  if (std::fread(text.data(), 1, text.size(), file.get()) != text.size()) {
+    throw Error(ErrorKind::kIo, fmt::format("{}: reading stopped before its {} bytes", escape(path, 400), text.size()));
+  }
   return text;
 }
 

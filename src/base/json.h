@@ -21,11 +21,13 @@ struct JsonLimits {
   size_t max_depth = 64;
 };
 
-// Parses exactly one JSON value. Refuses: not UTF-8, trailing bytes, depth over the limit, a key twice in
-// one object (`"a": duplicate key`), numbers that overflow a double. Sentence: where, byte offset, reason.
+// Parses exactly one JSON value. Refuses: not UTF-8 or a byte order mark, trailing bytes, depth over the limit, a
+// key twice in one object (also when one is spelled with escapes), numbers that overflow a double, NaN and
+// Infinity. Numbers are read exactly (nearest double). Sentence: where, byte offset, reason.
 json::value parse_json(std::string_view text, const std::string& where, const JsonLimits& limits = {});
 
-// Reads a whole regular file; kMissing when absent or unreadable, kMalformed when over `max_bytes`.
+// Reads a whole regular file; kMissing when absent or unreadable, kMalformed when over `max_bytes`, kIo when it
+// became shorter meanwhile.
 std::string read_text_file(const std::string& path, size_t max_bytes = size_t{256} << 20);
 
 // A view of one object with its place in the file, for typed access: JsonObject(root, "config.json").
@@ -35,6 +37,7 @@ class JsonObject {
   JsonObject(const json::value& value, std::string where);
 
   bool has(std::string_view key) const;  // present and not null
+  // Numbers with an exact integer value count as integers however they are written (1.0, 1e3); 1.5 does not.
   int64_t integer(std::string_view key, int64_t low, int64_t high) const;
   int64_t integer_or(std::string_view key, int64_t fallback, int64_t low, int64_t high) const;
   double number(std::string_view key, double low, double high) const;
