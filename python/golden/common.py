@@ -101,7 +101,8 @@ def trace(model, tokens):
     """Per layer: the residual stream after it, and for an MoE layer what its router did."""
     with watch(model) as records:
         all_logits(model, tokens)
-    layers = [{"layer": i, "hidden": encode_floats(h.reshape(len(tokens), -1))} for i, h in enumerate(records["hidden"])]
+    layers = [{"layer": i, "hidden": encode_floats(h.reshape(len(tokens), -1))}
+              for i, h in enumerate(records["hidden"])]
     for i, logits, weights, ids in records["routers"]:
         layers[i].update(router_logits=encode_floats(logits), selected=ids.tolist(), weights=encode_floats(weights))
     return layers

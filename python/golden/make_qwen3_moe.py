@@ -55,7 +55,7 @@ CASES = {
          "num_key_value_heads": 4, "head_dim": None, "rope_theta": 1000000.0, "num_experts_per_tok": 3,
          "moe_intermediate_size": 24}, 1, "published"),
     "sharded_top1": (
-        "three files with an index, one layer's experts lie in two of them; one expert per token; one key head",
+        "three files with an index, the experts of each layer lie in two of them; one expert per token; one key head",
         {"num_experts_per_tok": 1, "num_key_value_heads": 1, "num_experts": 12, "hidden_size": 40,
          "moe_intermediate_size": 12, "vocab_size": 101}, 3, "published"),
     "all_experts_bias": (
@@ -258,7 +258,8 @@ def make_case(name, out, max_seeds=200):
                 continue
             golden = {
                 "family": "qwen3_moe", "case": name, "what": what,
-                "made_by": {"command": f"python python/golden/make_qwen3_moe.py {name}", "seed": seed, **common.versions()},
+                "made_by": {"command": f"python python/golden/make_qwen3_moe.py {name}", "seed": seed,
+                            **common.versions()},
                 "vocab_size": config["vocab_size"], "numerics": numbers,
                 "breakages": sensitivity(model, config, prompts),
                 "prompts": entries, "trace": {"prompt": 0, "layers": common.trace(model, prompts[0])},
