@@ -1,0 +1,268 @@
+// SwiGLU experts of every table and thread count against a naive loop per token in double precision; a token's bits do
+// not depend on its neighbours; and a repeated step allocates nothing.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "backend/cpu/test_data.h"
+
+namespace {
+std::atomic<int64_t> allocations{0};
+}
+
+// Counts every allocation of the test program. Kept out of line: seen through, malloc and delete look mismatched.
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  ++allocations;
+  if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
+
+namespace carpool::test {
+namespace {
+
+constexpr int kE = 6, kD = 75, kF = 53;
+
+struct Layer {
+  explicit Layer(Format format) {
+    for (uint32_t e = 0; e < kE; ++e) {
+      weights.emplace_back(format, kF, kD, 100 + e);
+      weights.emplace_back(format, kF, kD, 200 + e);
+      weights.emplace_back(format, kD, kF, 300 + e);
+      gate.push_back(weights[weights.size() - 3].view);
+      up.push_back(weights[weights.size() - 2].view);
+      down.push_back(weights.back().view);
+    }
+  }
+  ExpertWeights experts() const { return {gate, up, down}; }
+  const Weight& matrix(int expert, int which) const { return weights[static_cast<size_t>(expert * 3 + which)]; }
+
+  std::vector<Weight> weights;  // moved, never copied: views point into the heap
+  std::vector<WeightView> gate, up, down;
+};
+
+// What each row uses.
+using Choice = std::vector<std::vector<int>>;
+
+Selection select(const Choice& rows) {
+  Selection chosen;
+  chosen.start(static_cast<int>(rows.size()), kE);
+  for (const auto& row : rows) {
+    for (const int expert : row) chosen.push(expert);
+    chosen.end_row(PlainReason::kApplied);
+  }
+  return chosen;
+}
+
+Choice random_choice(int rows, uint32_t seed) {
+  std::mt19937 random(seed);
+  Choice all;
+  for (int t = 0; t < rows; ++t) {
+    std::vector<int> experts = {0, 1, 2, 3, 4, 5};
+    std::shuffle(experts.begin(), experts.end(), random);
+    experts.resize(random() % 4);
+    all.push_back(experts);
+  }
+  return all;
+}
+
+struct Bounded {
+  double value = 0, bound = 0;
+};
+
+// One expert on one row, with the rounding bound carried from sum to sum. |silu'| <= 1.1.
+std::vector<Bounded> expert_oracle(const Layer& layer, int expert, const float* x) {
+  const auto product = [&](int which, int f) {
+    Bounded r;
+    double absolute = 0;
+    for (int d = 0; d < kD; ++d) {
+      const double term = static_cast<double>(x[d]) * layer.matrix(expert, which).at(f, d);
+      r.value += term;
+      absolute += std::fabs(term);
+    }
+    r.bound = sum_bound(kD, absolute);
+    return r;
+  };
+  std::vector<Bounded> hidden, out;
+  for (int f = 0; f < kF; ++f) {
+    const Bounded g = product(0, f), u = product(1, f);
+    const double silu = g.value / (1 + std::exp(-g.value));
+    const double value = silu * u.value;
+    hidden.push_back({value, 1.1 * g.bound * (std::fabs(u.value) + u.bound) + std::fabs(silu) * u.bound +
+                                 10 * kUnit * std::fabs(value)});
+  }
+  for (int d = 0; d < kD; ++d) {
+    Bounded r;
+    double absolute = 0;
+    for (int f = 0; f < kF; ++f) {
+      const double w = layer.matrix(expert, 2).at(d, f);
+      r.value += w * hidden[static_cast<size_t>(f)].value;
+      absolute += std::fabs(w * hidden[static_cast<size_t>(f)].value);
+      r.bound += std::fabs(w) * hidden[static_cast<size_t>(f)].bound;
+    }
+    r.bound += sum_bound(kF, absolute);
+    out.push_back(r);
+  }
+  return out;
+}
+
+void expect_near_oracle(const Layer& layer, const Choice& choice, const std::vector<float>& weights, const Rows& x,
+                        const Rows& out) {
+  size_t slot = 0;
+  for (int t = 0; t < x.rows; ++t) {
+    std::vector<Bounded> total(kD);
+    const size_t k = choice[static_cast<size_t>(t)].size();
+    for (const int expert : choice[static_cast<size_t>(t)]) {
+      const double weight = weights[slot++];
+      const std::vector<Bounded> y = expert_oracle(layer, expert, x.row(t));
+      for (size_t d = 0; d < kD; ++d) {
+        total[d].value += weight * y[d].value;
+        total[d].bound += std::fabs(weight) * (y[d].bound + static_cast<double>(k + 2) * kUnit * std::fabs(y[d].value));
+      }
+    }
+    for (size_t d = 0; d < kD; ++d) {
+      ASSERT_NEAR(out.at(t, static_cast<int64_t>(d)), total[d].value, total[d].bound) << "row " << t;
+      if (k == 0) {
+        ASSERT_EQ(out.at(t, static_cast<int64_t>(d)), 0.0f) << "row " << t << " uses no expert";
+      }
+    }
+  }
+}
+
+class Experts : public testing::TestWithParam<Backend> {
+ protected:
+  Experts() : ops_(make_cpu_ops(GetParam().threads, GetParam().isa)) {}
+
+  void run(Ops& ops, const Layer& layer, Matrix x, const Choice& choice, const std::vector<float>& weights,
+           Matrix out) {
+    ops.experts(x, layer.experts(), select(choice), weights, out);
+  }
+  static size_t slots(const Choice& choice) {
+    size_t n = 0;
+    for (const auto& row : choice) n += row.size();
+    return n;
+  }
+  std::unique_ptr<Ops> ops_;
+};
+
+TEST_P(Experts, AgreeWithANaiveLoopPerTokenForOneToSixtyFiveRows) {
+  for (const Format format : {Format::kF32, Format::kBF16}) {
+    const Layer layer(format);
+    for (const int rows : {1, 2, 3, 5, 8, 17, 65}) {
+      const Choice choice = random_choice(rows, static_cast<uint32_t>(rows));
+      const std::vector<float> weights = random_values(slots(choice), 7);
+      Rows x(rows, kD, 8, 2), out(rows, kD, 9, 1);
+      run(*ops_, layer, x.matrix(), choice, weights, out.matrix());
+      expect_near_oracle(layer, choice, weights, x, out);
+    }
+  }
+}
+
+TEST_P(Experts, AnExpertOfAllRowsAndAnEmptySelectionWork) {
+  const Layer layer(Format::kBF16);
+  Rows x(33, kD, 10), out(33, kD, 11);
+  const Choice everybody(33, {4});
+  const std::vector<float> weights = random_values(33, 12);
+  run(*ops_, layer, x.matrix(), everybody, weights, out.matrix());
+  expect_near_oracle(layer, everybody, weights, x, out);
+  const Choice nobody(33);
+  run(*ops_, layer, x.matrix(), nobody, {}, out.matrix());
+  for (int t = 0; t < 33; ++t) {
+    for (int d = 0; d < kD; ++d) ASSERT_EQ(out.at(t, d), 0.0f);
+  }
+}
+
+TEST_P(Experts, TwoSlotsOfARowOnOneExpertAddTheirWeights) {
+  const Layer layer(Format::kF32);
+  Rows x(2, kD, 13), out(2, kD, 14);
+  const Choice choice = {{3, 1, 3}, {1}};
+  const std::vector<float> weights = {0.5f, 0.25f, 0.125f, 1.0f};
+  run(*ops_, layer, x.matrix(), choice, weights, out.matrix());
+  expect_near_oracle(layer, choice, weights, x, out);
+}
+
+TEST_P(Experts, ATokenHasTheSameBitsAloneAndInEveryBatch) {
+  const auto one_thread = make_cpu_ops(1, GetParam().isa);
+  for (const Format format : {Format::kF32, Format::kBF16}) {
+    const Layer layer(format);
+    const int rows = 65;
+    const Choice choice = random_choice(rows, 15);
+    const std::vector<float> weights = random_values(slots(choice), 16);
+    Rows x(rows, kD, 17), together(rows, kD, 18), part(rows, kD, 19), alone(rows, kD, 20);
+    run(*ops_, layer, x.matrix(), choice, weights, together.matrix());
+    std::vector<size_t> first = {0};
+    for (const auto& row : choice) first.push_back(first.back() + row.size());
+    const auto run_rows = [&](Ops& ops, int begin, int end, Rows& out) {
+      const auto b = static_cast<size_t>(begin), e = static_cast<size_t>(end);
+      const Choice some(choice.begin() + begin, choice.begin() + end);
+      const std::vector<float> w(weights.begin() + static_cast<int64_t>(first[b]),
+                                 weights.begin() + static_cast<int64_t>(first[e]));
+      run(ops, layer, x.slice(begin, end - begin), some, w, out.slice(begin, end - begin));
+    };
+    for (int t = 0; t < rows; ++t) run_rows(*one_thread, t, t + 1, alone);
+    ASSERT_TRUE(same_bits(together.row(0), alone.row(0), rows * kD)) << "65 rows against each alone";
+    for (const int batch : {2, 3, 7, 16, 32}) {
+      for (int t = 0; t < rows; t += batch) run_rows(*ops_, t, std::min(rows, t + batch), part);
+      ASSERT_TRUE(same_bits(part.row(0), alone.row(0), rows * kD)) << "batches of " << batch;
+    }
+  }
+}
+
+TEST_P(Experts, TheOrderInWhichSlotsAreListedDoesNotMatter) {
+  const Layer layer(Format::kBF16);
+  Rows x(1, kD, 21), a(1, kD, 22), b(1, kD, 23);
+  run(*ops_, layer, x.matrix(), {{5, 0, 2}}, {0.1f, 0.7f, 0.3f}, a.matrix());
+  run(*ops_, layer, x.matrix(), {{2, 5, 0}}, {0.3f, 0.1f, 0.7f}, b.matrix());
+  EXPECT_TRUE(same_bits(a.row(0), b.row(0), kD));
+}
+
+TEST_P(Experts, PaddingRowsChangeNoOtherRow) {
+  const Layer layer(Format::kBF16);
+  Rows x(4, kD, 24), plain(2, kD, 25), padded(4, kD, 26);
+  run(*ops_, layer, x.slice(0, 2), {{1, 2}, {2, 4}}, {0.5f, 0.5f, 0.9f, 0.1f}, plain.matrix());
+  run(*ops_, layer, x.matrix(), {{1, 2}, {2, 4}, {}, {}}, {0.5f, 0.5f, 0.9f, 0.1f}, padded.matrix());
+  EXPECT_TRUE(same_bits(plain.row(0), padded.row(0), 2 * kD));
+  EXPECT_EQ(padded.at(2, 5), 0.0f);
+  EXPECT_EQ(padded.at(3, 0), 0.0f);
+}
+
+TEST_P(Experts, TheDenseBlockIsOneExpertOfAllRows) {
+  const Layer layer(Format::kBF16);
+  for (const int rows : {1, 6, 40}) {
+    Rows x(rows, kD, 27, 1), dense(rows, kD, 28, 2), routed(rows, kD, 29);
+    ops_->dense_mlp(x.matrix(), layer.gate[2], layer.up[2], layer.down[2], dense.matrix());
+    const Choice choice(static_cast<size_t>(rows), {2});
+    run(*ops_, layer, x.matrix(), choice, std::vector<float>(static_cast<size_t>(rows), 1.0f), routed.matrix());
+    for (int t = 0; t < rows; ++t) {
+      for (int d = 0; d < kD; ++d) ASSERT_EQ(dense.at(t, d), routed.at(t, d));
+    }
+  }
+}
+
+TEST_P(Experts, AStepAllocatesNothingOnceTheLargestBatchHasBeenSeen) {
+  const Layer layer(Format::kBF16);
+  const Choice choice = random_choice(65, 30), small = random_choice(9, 31);
+  const std::vector<float> weights = random_values(slots(choice), 32);
+  Rows x(65, kD, 33), out(65, kD, 34);
+  const Selection large_chosen = select(choice), small_chosen = select(small);
+  const std::span<const float> small_weights = std::span(weights).first(slots(small));
+  const auto step = [&] {
+    ops_->experts(x.matrix(), layer.experts(), large_chosen, weights, out.matrix());
+    ops_->experts(x.slice(0, 9), layer.experts(), small_chosen, small_weights, out.slice(0, 9));
+    ops_->dense_mlp(x.matrix(), layer.gate[0], layer.up[0], layer.down[0], out.matrix());
+    ops_->matmul(x.slice(0, 20), layer.gate[1], {out.data.data(), 20, kF, kD});
+  };
+  step();
+  const int64_t before = allocations;
+  step();
+  EXPECT_EQ(allocations - before, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(CpuOps, Experts, testing::ValuesIn(all_backends()),
+                         [](const auto& param) { return backend_name(param.param); });
+
+}  // namespace
+}  // namespace carpool::test

@@ -1,0 +1,99 @@
+// Random matrices, weights and back ends for the tests of this folder; only tests include it.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <ostream>
+#include <random>
+#include <vector>
+
+#include "backend/ops.h"
+
+namespace carpool::test {
+
+inline constexpr double kUnit = 0x1p-24;  // half an ulp of float32 at 1
+
+// Bound of the rounding error of a sum of n products whose absolute values add up to `absolute`, for kernels that sum
+// in at least four chains; see kernels/matmul_test.cc.
+inline double sum_bound(int64_t n, double absolute) {
+  return (static_cast<double>(n / 4) + 8) * kUnit * 1.01 * absolute;
+}
+
+inline std::vector<float> random_values(size_t n, uint32_t seed, float scale = 1.0f) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0f, scale);
+  std::vector<float> values(n);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+// A matrix that owns its rows, with `gap` floats between them.
+struct Rows {
+  Rows(int rows_in, int cols_in, uint32_t seed, int gap = 0)
+      : rows(rows_in),
+        cols(cols_in),
+        stride(cols_in + gap),
+        data(random_values(static_cast<size_t>(rows_in) * static_cast<size_t>(cols_in + gap), seed)) {}
+  Matrix matrix() { return {data.data(), rows, cols, stride}; }
+  Matrix slice(int first, int count) {
+    return {data.data() + static_cast<int64_t>(first) * stride, count, cols, stride};
+  }
+  const float* row(int r) const { return data.data() + static_cast<int64_t>(r) * stride; }
+  float at(int r, int64_t c) const { return row(r)[c]; }
+
+  int rows, cols;
+  int64_t stride;
+  std::vector<float> data;
+};
+
+// A weight matrix of any format at an odd byte address, and the same values as float32.
+struct Weight {
+  Weight(Format format, int rows, int cols, uint32_t seed)
+      : decoded(random_values(static_cast<size_t>(rows) * static_cast<size_t>(cols), seed,
+                              1.0f / std::sqrt(static_cast<float>(cols)))) {
+    const auto element = static_cast<size_t>(info(format).block_bytes);
+    bytes.resize(1 + decoded.size() * element);
+    for (size_t i = 0; i < decoded.size(); ++i) {
+      const uint16_t half = float_to_bf16(decoded[i]);
+      std::memcpy(bytes.data() + 1 + i * element,
+                  format == Format::kF32 ? static_cast<const void*>(&decoded[i]) : &half, element);
+    }
+    view = {format, bytes.data() + 1, rows, cols};
+    for (int r = 0; r < rows; ++r) {
+      decode_row(view, r, decoded.data() + static_cast<size_t>(r) * static_cast<size_t>(cols));
+    }
+  }
+  Weight(const Weight&) = delete;
+  Weight(Weight&&) = default;
+  float at(int64_t r, int64_t c) const { return decoded[static_cast<size_t>(r * view.cols + c)]; }
+
+  std::vector<float> decoded;
+  std::vector<unsigned char> bytes;
+  WeightView view;
+};
+
+inline bool same_bits(const float* a, const float* b, int64_t n) {
+  return std::memcmp(a, b, static_cast<size_t>(n) * sizeof(float)) == 0;
+}
+
+// Every table of this machine with 1, 2 and 3 threads; the first one is the reference within a table.
+struct Backend {
+  std::string isa;
+  int threads;
+};
+
+inline std::vector<Backend> all_backends() {
+  std::vector<Backend> all;
+  for (const std::string& isa : cpu_isa_names()) {
+    for (const int threads : {1, 2, 3}) all.push_back({isa, threads});
+  }
+  return all;
+}
+
+inline void PrintTo(const Backend& b, std::ostream* out) { *out << b.isa << " with " << b.threads << " threads"; }
+
+inline std::string backend_name(const Backend& b) { return b.isa + "_" + std::to_string(b.threads); }
+
+}  // namespace carpool::test
