@@ -1,0 +1,59 @@
+// Reports of measurements for people: text tables for the terminal, and the sentence that says what was found.
+//
+// Owns Table (made once, rendered as text here and as HTML in html.h), the spelling of numbers in reports, and the
+// rule that no speed of a lossy policy is shown without its quality. JSON is made in result.h. Prints nothing.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "measure/result.h"
+
+namespace carpool {
+
+// Cells are finished text. The first `left_columns` columns and the last one, when `left_last`, are words (left
+// aligned), the others numbers.
+struct Table {
+  std::string title;
+  std::vector<std::string> columns;
+  std::vector<std::vector<std::string>> rows;
+  size_t left_columns = 1;
+  bool left_last = false;
+};
+
+// Fixed-point text; "-" for what is not finite.
+std::string number_text(double value, int decimals);
+// "12.34 [12.01, 12.60]". `sign` puts a plus before positive numbers.
+std::string estimate_text(const Estimate& e, int decimals, bool sign = false);
+// 0.876 -> "87.6 %".
+std::string percent_text(double share, int decimals = 1);
+// Decimals that leave about four digits of a positive number: 3 below 10, 2 below 100, 1 below 1000, else 0.
+int decimals_for(double value);
+// `text` with control characters made visible as '?', so that a terminal does not obey them.
+std::string printable(std::string text);
+
+// True when the measured steps ran exactly the model's own choice: the row's policy is topk, or the counters say so.
+bool ran_plain(const ResultRow& row);
+
+// Error{kInternal} when a decode row that did not run plain has no quality: every writer of a report calls this first.
+void require_quality(const Report& report);
+
+// Command, commit, machine, model and settings, in order.
+std::vector<std::pair<std::string, std::string>> fact_lines(const RunFacts& facts);
+
+// Decode-only steps at full batch, one row per (policy, batch).
+Table speed_table(const Report& report);
+Table quality_table(const Report& report);
+Table routing_table(const Report& report);
+// Steps that also held prompt rows; without rows when there were none.
+Table mixed_table(const Report& report);
+
+// What the numbers say, one sentence per batch: experts, step time and quality of every policy, and whether the
+// intervals leave room for "no change".
+std::string findings(const Report& report);
+
+std::string to_text(const Table& table);
+// Facts, tables and findings.
+std::string text_table(const Report& report);
+
+}  // namespace carpool
