@@ -216,7 +216,7 @@ TEST(Tokenizer, LongRunsAreEncodedInFullAndDecodeToThemselves) {
                                   repeat("!"), repeat("7"), repeat("<|end"), repeat("ab"), random_letters}) {
     EXPECT_EQ(tokenizer.decode(tokenizer.encode(text, false, false), false), text) << escape(text, 10);
   }
-  EXPECT_FALSE(tokenizer.encode("a" + repeat("\xCC\x81\xCC\xA3"), false).empty());
+  EXPECT_FALSE(tokenizer.encode(repeat("\xCC\x81\xCC\xA3"), false).empty());
 }
 
 TEST(Tokenizer, TheBeginTokenIsAddedOnlyWhenAskedFor) {

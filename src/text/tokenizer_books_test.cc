@@ -1,0 +1,55 @@
+// Equality with the Python package on real books, run by hand: see python/compare/tokenizer_books.py.
+//
+// Skips where the books, the embedded model's tokenizer or the reference ids are absent. The tokenizer's path may be
+// given by CARPOOL_TOKENIZER_JSON.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "base/json.h"
+#include "text/tokenizer.h"
+
+namespace carpool {
+namespace {
+
+std::string environment_or(const char* name, const std::string& fallback) {
+  const char* value = std::getenv(name);
+  return value ? value : fallback;
+}
+
+TEST(TokenizerBooks, IdsOfRealBooksEqualThoseOfTheReference) {
+  const std::string source(CARPOOL_SOURCE_DIR);
+  const std::string books = source + "/../shared/data/books/";
+  const std::string tokenizer_path =
+      environment_or("CARPOOL_TOKENIZER_JSON", source + "/models/books-qwen3/tokenizer.json");
+  const std::string ids_path = environment_or("CARPOOL_TOKENIZER_IDS", "");
+  if (ids_path.empty()) GTEST_SKIP() << "CARPOOL_TOKENIZER_IDS is not set";
+  for (const std::string& path : {books, tokenizer_path}) {
+    if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is absent";
+  }
+  const Tokenizer tokenizer = Tokenizer::load(tokenizer_path);
+  const std::string file = read_text_file(ids_path);
+  std::vector<uint32_t> values(file.size() / 4);
+  std::memcpy(values.data(), file.data(), values.size() * 4);
+  size_t pos = 0, compared = 0, differing = 0;
+  const auto take = [&] { return values.at(pos++); };
+  while (pos < values.size()) {
+    std::string name(take(), '\0');
+    for (char& c : name) c = static_cast<char>(take());
+    std::vector<int> expected(take());
+    for (int& id : expected) id = static_cast<int>(take());
+    const std::string text = read_text_file(books + name);
+    const std::vector<int> ids = tokenizer.encode(text, true);
+    EXPECT_EQ(ids.size(), expected.size()) << name;
+    for (size_t i = 0; i < expected.size(); ++i) differing += i >= ids.size() || ids[i] != expected[i];
+    compared += expected.size();
+  }
+  RecordProperty("ids_compared", static_cast<int>(compared));
+  EXPECT_GT(compared, 0u);
+  EXPECT_EQ(differing, 0u) << "of " << compared << " ids";
+}
+
+}  // namespace
+}  // namespace carpool
