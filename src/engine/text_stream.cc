@@ -5,7 +5,7 @@
 namespace carpool {
 
 TextStream::TextStream(const Tokenizer* tokenizer, std::vector<std::string> stops) : stops_(std::move(stops)) {
-  if (tokenizer) decoder_ = std::make_unique<StreamDecoder>(*tokenizer);
+  if (tokenizer) decoder_ = std::make_unique<StreamDecoder>(*tokenizer, /*skip_special=*/true);
 }
 
 std::string TextStream::release() {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "text/stream_decoder.h"
 #include "text/tokenizer.h"
 
 namespace carpool {

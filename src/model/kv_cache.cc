@@ -18,11 +18,7 @@ size_t KvCache::bytes_for(const ModelConfig& config, int64_t tokens) {
 KvCache::KvCache(const ModelConfig& config, int64_t tokens)
     : blocks_(blocks_for(tokens)),
       layer_floats_(static_cast<size_t>(blocks_) * kBlockTokens * static_cast<size_t>(config.kv_width())) {
-  const size_t needed = bytes_for(config, tokens), available = available_memory();
-  if (needed > available / 10 * 9) {
-    throw Error(ErrorKind::kNoMemory, fmt::format("a key-value cache of {} tokens needs {} MiB, {} MiB are available",
-                                                  tokens, needed >> 20, available >> 20));
-  }
+  require_memory(bytes_for(config, tokens), fmt::format("a key-value cache of {} tokens", tokens));
   keys_.resize(static_cast<size_t>(config.layers));
   values_.resize(static_cast<size_t>(config.layers));
   for (auto& k : keys_) k.resize(layer_floats_);

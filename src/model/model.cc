@@ -34,10 +34,7 @@ Model Model::load(const std::string& directory, const LoadOptions& options) {
   ModelConfig config = read_model_config(directory);
   auto source = std::make_unique<WeightSource>(WeightSource::open(directory));
   // Matrices are used where the files are mapped; what must fit is the page cache they will occupy.
-  if (const size_t needed = source->total_bytes(), available = available_memory(); needed > available) {
-    throw Error(ErrorKind::kNoMemory, fmt::format("{}: the weights need {} MiB, {} MiB are available", source->where(),
-                                                  needed >> 20, available >> 20));
-  }
+  require_memory(source->total_bytes(), fmt::format("{}: the model", source->where()));
   Weights weights;
   TensorReader reader(*source, options.check_finite);
   reader.progress = options.progress;

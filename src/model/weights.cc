@@ -128,11 +128,7 @@ void Weights::set_cold_copies(int n) {
   for (size_t c = 0; c < cold.size(); ++c) storage.pop_back();
   cold.clear();
   const size_t one = expert_bytes();
-  const size_t needed = one * static_cast<size_t>(n);
-  if (const size_t available = available_memory(); needed > available / 10 * 9) {
-    throw Error(ErrorKind::kNoMemory, fmt::format("{} cold copies of the experts need {} MiB, {} MiB are available", n,
-                                                  needed >> 20, available >> 20));
-  }
+  require_memory(one * static_cast<size_t>(n), fmt::format("{} cold copies of the experts", n));
   for (int c = 0; c < n; ++c) {
     storage.emplace_back(one);
     std::byte* at = storage.back().data();

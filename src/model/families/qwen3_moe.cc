@@ -1,7 +1,7 @@
 // Qwen3-MoE: grouped-query attention with per-head q/k norm, softmax router, SwiGLU experts, no shared expert.
 //
 // Maps config.json and tensor names of Qwen3MoeForCausalLM checkpoints as published (30B-A3B, 235B-A22B, Coder).
-// Semantics follow the reference implementation in transformers. See models.def for the list of families.
+// Semantics follow the reference implementation in transformers. The list of families is families.def.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -65,7 +65,9 @@ ModelConfig read_config(const JsonObject& json) {
   c.qk_norm = true;
   c.attention_bias = json.boolean_or("attention_bias", false);
   c.tied_head = json.boolean_or("tie_word_embeddings", false);
-  c.n_experts = static_cast<int>(json.integer_or("num_experts", 0, 0, kMaxExperts));
+  // transformers 5 writes the number of experts under its generic name.
+  const char* experts_key = json.has("num_experts") ? "num_experts" : "num_local_experts";
+  c.n_experts = static_cast<int>(json.integer(experts_key, 1, kMaxExperts));
   c.moe_layer = moe_layers(json, c.layers, c.n_experts);
   if (c.moe_layers() < c.layers) c.dense_width = static_cast<int>(json.integer("intermediate_size", 1, kMaxWidth * 8));
   if (c.moe_layers() > 0) {

@@ -1,0 +1,74 @@
+// Options that every command with a model shares, and what they load.
+//
+// Owns the spelling of --threads, --isa, --policy and its aliases, loading progress on the terminal, and the JSON
+// destination. Does not own what the commands do.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "model/model.h"
+#include "text/tokenizer.h"
+#include "text/tokenizer_config.h"
+
+namespace carpool {
+
+struct ModelOptions {
+  std::string model;
+  int threads = 0;
+  std::string isa;
+  bool check_finite = true;
+  bool quiet = false;
+
+  // MODEL, --threads, --isa, --no-finite-check, --quiet.
+  void add_to(CLI::App& command);
+};
+
+// --policy SPEC with the aliases --oea-k0 and --oea-min-batch and their environment names.
+struct PolicyOption {
+  std::string spec;
+  int oea_k0 = 0, oea_min_batch = 0;
+
+  void add_to(CLI::App& command);
+  // The spec that was asked for: --policy, else oea from the aliases (k0 = 0 is off), else "topk".
+  std::string resolve() const;
+};
+
+struct LoadedModel {
+  Model model;
+  Tokenizer tokenizer;
+  TokenizerConfig tokenizer_config;
+};
+
+// Loads the model and its tokenizer, checks that they fit each other, and shows progress on a terminal.
+LoadedModel load_model(const ModelOptions& options);
+
+// The non-empty lines of a text file, without their line ends.
+std::vector<std::string> read_lines(const std::string& path);
+
+// Writes `text` to the file, or to standard output for "-": a temporary file and a rename, so that a failure leaves no
+// half of a result. Error{kCannotCreate} or Error{kIo}.
+void write_output(const std::string& path, const std::string& text);
+
+// A line on standard error that is rewritten as work goes on; nothing when standard error is not a terminal or `quiet`.
+class Progress {
+ public:
+  explicit Progress(bool quiet);
+  ~Progress();
+  void show(const std::string& stage, double share);
+
+ private:
+  bool on_;
+  double started_;
+  std::string stage_;
+  double last_ = 0;
+  size_t width_ = 0;
+};
+
+// The command as one would type it in a shell, from its words after the program's name; for results.
+std::string command_line(const std::vector<std::string>& words);
+
+}  // namespace carpool

@@ -1,0 +1,48 @@
+// The A/B: the same requests at the same concurrency under several policies, in alternating order, and what each
+// costs in quality.
+//
+// Owns the timing loop and the arithmetic of the memory floor. A repeat runs every policy once, A B A B; a policy's
+// step time in a repeat is the median over its decode-only steps at full batch; what is reported is the median
+// over repeats. The read bandwidth is probed before every repeat. Read next: quality.h, result.h.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "measure/quality.h"
+#include "measure/result.h"
+#include "model/model.h"
+
+namespace carpool {
+
+struct AbOptions {
+  std::vector<std::string> policies;  // specs; the first is A, the one speedups refer to
+  std::vector<int> concurrency = {16};
+  int new_tokens = 64;  // per request
+  int repeats = 5;
+  int chunk = 256;
+  TextOptions text;  // for the quality pass
+  std::function<void(const std::string& stage, double share)> progress;
+};
+
+// `prompts` are used in turn. Error{kUsage} for options out of range, kConfig for policies that do not fit the model.
+std::vector<ResultRow> run_ab(Model& model, const std::vector<std::vector<int>>& prompts, const Documents& documents,
+                              const AbOptions& options);
+
+// Copies of the expert weights that together make four times the last-level cache.
+int default_cold_copies(const Model& model);
+
+// Read bandwidth of this machine, measured now: the best of three passes over a buffer of at least four times the
+// last-level cache. GB = 10^9 bytes.
+class ReadProbe {
+ public:
+  explicit ReadProbe(Ops& ops);
+  double gbps();
+
+ private:
+  Ops& ops_;
+  std::vector<std::byte> buffer_;
+};
+
+}  // namespace carpool

@@ -1,0 +1,169 @@
+#include "measure/quality.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "base/error.h"
+
+namespace carpool {
+namespace {
+
+// log of the softmax's denominator, in double.
+double log_sum_exp(std::span<const float> logits) {
+  const double top = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float v : logits) sum += std::exp(v - top);
+  return top + std::log(sum);
+}
+
+// KL(p || q) of the distributions behind two rows of logits.
+double divergence(std::span<const float> p, double p_log_sum, std::span<const float> q, double q_log_sum) {
+  double kl = 0;
+  for (size_t i = 0; i < p.size(); ++i) {
+    const double log_p = p[i] - p_log_sum;
+    kl += std::exp(log_p) * (log_p - (q[i] - q_log_sum));
+  }
+  return kl;
+}
+
+int argmax(std::span<const float> row) {
+  return static_cast<int>(std::max_element(row.begin(), row.end()) - row.begin());
+}
+
+// Mean of per-document values with a bootstrap interval over documents (fixed seed).
+Estimate mean_with_interval(const std::vector<double>& values) {
+  std::mt19937_64 random(7);
+  std::uniform_int_distribution<size_t> pick(0, values.size() - 1);
+  const auto mean_of = [&](auto next) {
+    double sum = 0;
+    for (size_t i = 0; i < values.size(); ++i) sum += next(i);
+    return sum / static_cast<double>(values.size());
+  };
+  std::vector<double> means;
+  for (int r = 0; r < 1000; ++r) means.push_back(mean_of([&](size_t) { return values[pick(random)]; }));
+  std::sort(means.begin(), means.end());
+  return {mean_of([&](size_t i) { return values[i]; }), means[25], means[974]};
+}
+
+// One policy's pass over the text: its own cache, its own sums.
+struct Pass {
+  const Policy* policy;
+  KvCache kv;
+  std::vector<std::vector<int>> blocks;
+  RoutingCounters routing;
+  double cross_entropy = 0, kl = 0;
+  int64_t agree = 0;
+  std::vector<double> document_loss;  // mean nats per token
+
+  Pass(const Policy* p, const ModelConfig& config, int batch, int tokens)
+      : policy(p),
+        kv(config, int64_t{KvCache::blocks_for(tokens)} * KvCache::kBlockTokens * batch),
+        blocks(static_cast<size_t>(batch)) {}
+};
+
+// The rows of step `t`: token t of each document of the group.
+void fill_rows(const Documents& documents, size_t first, int t, Pass& pass, Rows& rows) {
+  rows.clear();
+  for (size_t b = 0; b < pass.blocks.size(); ++b) {
+    rows.push(documents[first + b][static_cast<size_t>(t)], t, pass.blocks[b].data(), {Phase::kDecode, false, 0}, true);
+  }
+}
+
+}  // namespace
+
+Documents read_documents(const Tokenizer& tokenizer, const std::vector<std::string>& paths,
+                         const TextOptions& options) {
+  const auto length = static_cast<size_t>(options.tokens);
+  Documents documents;
+  const auto full = [&] { return documents.size() == static_cast<size_t>(options.documents); };
+  for (const std::string& path : paths) {
+    const std::string text = read_text_file(path);
+    const bool list = text.find("\n---\n") != std::string::npos;
+    for (size_t at = 0; at < text.size() && !full();) {
+      size_t end = list ? text.find("\n---\n", at) : std::string::npos;
+      end = end == std::string::npos ? text.size() : end;
+      const std::vector<int> ids = tokenizer.encode(std::string_view(text).substr(at, end - at), false, false);
+      for (size_t i = 0; i + length <= ids.size() && !full(); i += length) {
+        documents.emplace_back(ids.begin() + static_cast<std::ptrdiff_t>(i),
+                               ids.begin() + static_cast<std::ptrdiff_t>(i + length));
+        if (list) break;
+      }
+      at = list ? end + 5 : text.size();
+    }
+  }
+  if (!full()) {
+    throw Error(ErrorKind::kUsage, fmt::format("the text gives {} documents of {} tokens, {} are needed",
+                                               documents.size(), options.tokens, options.documents));
+  }
+  return documents;
+}
+
+QualityRun teacher_forced(Model& model, const std::vector<const Policy*>& policies, const Documents& documents,
+                          int batch, const std::function<void(double)>& progress) {
+  const size_t groups = documents.size() / static_cast<size_t>(batch);
+  if (groups == 0) {
+    throw Error(ErrorKind::kUsage, fmt::format("{} documents cannot form a batch of {}", documents.size(), batch));
+  }
+  const int tokens = static_cast<int>(documents[0].size());
+  const std::unique_ptr<Policy> topk = make_policy("topk");
+  std::vector<Pass> passes;
+  passes.emplace_back(topk.get(), model.config(), batch, tokens);  // the reference comes first
+  for (const Policy* p : policies) passes.emplace_back(p, model.config(), batch, tokens);
+
+  Rows rows;
+  std::vector<float> reference;
+  std::vector<double> reference_sum(static_cast<size_t>(batch));
+  for (size_t g = 0; g < groups; ++g) {
+    for (Pass& pass : passes) {
+      for (auto& table : pass.blocks) CARPOOL_CHECK(pass.kv.take(KvCache::blocks_for(tokens), table));
+      pass.document_loss.resize(pass.document_loss.size() + static_cast<size_t>(batch));
+    }
+    const size_t first = g * static_cast<size_t>(batch);
+    for (int t = 0; t + 1 < tokens; ++t) {
+      for (size_t p = 0; p < passes.size(); ++p) {
+        Pass& pass = passes[p];
+        fill_rows(documents, first, t, pass, rows);
+        const Matrix logits = model.forward(rows, pass.kv, *pass.policy, pass.routing);
+        if (p == 0) reference.assign(logits.data, logits.data + static_cast<size_t>(logits.rows) * logits.cols);
+        for (size_t b = 0; b < static_cast<size_t>(batch); ++b) {
+          const auto width = static_cast<size_t>(logits.cols);
+          const std::span<const float> row(logits.row(static_cast<int>(b)), width),
+              base(reference.data() + b * width, width);
+          const double sum = log_sum_exp(row);
+          if (p == 0) reference_sum[b] = sum;
+          const double loss = sum - row[static_cast<size_t>(documents[first + b][static_cast<size_t>(t) + 1])];
+          pass.cross_entropy += loss;
+          pass.document_loss[first + b] += loss / (tokens - 1);
+          pass.kl += divergence(base, reference_sum[b], row, sum);
+          pass.agree += argmax(base) == argmax(row);
+        }
+      }
+      if (progress)
+        progress((static_cast<double>(g) + static_cast<double>(t + 1) / (tokens - 1)) / static_cast<double>(groups));
+    }
+    for (Pass& pass : passes) {
+      for (auto& table : pass.blocks) pass.kv.give_back(table);
+    }
+  }
+  QualityRun run;
+  for (size_t p = 1; p < passes.size(); ++p) {
+    const Pass& pass = passes[p];
+    Quality q;
+    q.documents = static_cast<int>(pass.document_loss.size());
+    q.tokens = int64_t{q.documents} * (tokens - 1);
+    q.cross_entropy = pass.cross_entropy / static_cast<double>(q.tokens);
+    q.kl_mean = pass.kl / static_cast<double>(q.tokens);
+    q.top1_agreement = static_cast<double>(pass.agree) / static_cast<double>(q.tokens);
+    std::vector<double> delta = pass.document_loss;
+    for (size_t d = 0; d < delta.size(); ++d) delta[d] -= passes[0].document_loss[d];
+    q.cross_entropy_delta = mean_with_interval(delta);
+    run.quality.push_back(q);
+    run.routing.push_back(pass.routing);
+  }
+  return run;
+}
+
+}  // namespace carpool

@@ -1,0 +1,107 @@
+// Shared by the tests of model/ and engine/: the tiny golden checkpoints, and how to run them by hand.
+//
+// Golden files: python/golden/make_qwen3_moe.py, which also records what transformers computed for them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <boost/beast/core/detail/base64.hpp>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "model/model.h"
+
+namespace carpool::golden {
+
+inline const std::string kFolder = std::string(CARPOOL_SOURCE_DIR) + "/tests/golden/qwen3_moe";
+
+struct GoldenPrompt {
+  std::vector<int> tokens, greedy;
+  std::vector<float> last_logits, all_logits;
+};
+
+inline std::vector<float> floats(const json::value& base64) {
+  const auto& text = base64.as_string();
+  std::string bytes(boost::beast::detail::base64::decoded_size(text.size()), '\0');
+  bytes.resize(boost::beast::detail::base64::decode(bytes.data(), text.data(), text.size()).first);
+  std::vector<float> out(bytes.size() / sizeof(float));
+  std::memcpy(out.data(), bytes.data(), out.size() * sizeof(float));
+  return out;
+}
+
+inline std::vector<int> ints(const json::value& v) {
+  std::vector<int> out;
+  for (const json::value& i : v.as_array()) out.push_back(static_cast<int>(i.as_int64()));
+  return out;
+}
+
+inline std::vector<GoldenPrompt> prompts(const std::string& directory) {
+  const json::value root = parse_json(read_text_file(directory + "/golden.json"), "golden.json");
+  std::vector<GoldenPrompt> out;
+  for (const json::value& p : root.at("prompts").as_array()) {
+    GoldenPrompt g{ints(p.at("tokens")), ints(p.at("greedy")), floats(p.at("last_logits")), {}};
+    if (p.as_object().contains("all_logits")) g.all_logits = floats(p.at("all_logits"));
+    out.push_back(std::move(g));
+  }
+  return out;
+}
+
+inline std::vector<std::string> cases() {
+  std::vector<std::string> out;
+  for (const auto& entry : std::filesystem::directory_iterator(kFolder)) {
+    if (std::filesystem::exists(entry.path() / "golden.json")) out.push_back(entry.path().filename().string());
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+inline Model load(const std::string& name, const std::string& isa = "auto", int threads = 2) {
+  LoadOptions options;
+  options.threads = threads;
+  options.isa = isa;
+  return Model::load(kFolder + "/" + name, options);
+}
+
+// A sequence with its own blocks in `kv`.
+struct Place {
+  std::vector<int> blocks;
+  Place(KvCache& kv, int tokens) { EXPECT_TRUE(kv.take(KvCache::blocks_for(tokens), blocks)); }
+};
+
+inline std::vector<float> row_of(const Matrix& m, int r) { return {m.row(r), m.row(r) + m.cols}; }
+
+inline int argmax(const std::vector<float>& v) {
+  return static_cast<int>(std::max_element(v.begin(), v.end()) - v.begin());
+}
+
+// Feeds `tokens` in chunks as prefill; returns the logits of every position.
+inline std::vector<std::vector<float>> prefill(Model& model, KvCache& kv, const Place& place,
+                                               const std::vector<int>& tokens, int chunk) {
+  const auto topk = make_policy("topk");
+  RoutingCounters counters;
+  std::vector<std::vector<float>> out;
+  Rows rows;
+  for (int start = 0; start < static_cast<int>(tokens.size()); start += chunk) {
+    rows.clear();
+    for (int p = start; p < std::min(start + chunk, static_cast<int>(tokens.size())); ++p) {
+      rows.push(tokens[static_cast<size_t>(p)], p, place.blocks.data(), {Phase::kPrefill, false, 0}, true);
+    }
+    const Matrix logits = model.forward(rows, kv, *topk, counters);
+    for (int r = 0; r < logits.rows; ++r) out.push_back(row_of(logits, r));
+  }
+  return out;
+}
+
+inline std::vector<float> decode(Model& model, KvCache& kv, const Place& place, int token, int position,
+                                 const Policy& policy) {
+  RoutingCounters counters;
+  Rows rows;
+  rows.push(token, position, place.blocks.data(), {Phase::kDecode, false, 0}, true);
+  return row_of(model.forward(rows, kv, policy, counters), 0);
+}
+
+}  // namespace carpool::golden
