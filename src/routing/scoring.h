@@ -19,7 +19,7 @@ struct Scoring {
 
   Kind kind = Kind::kSoftmax;
   bool renormalize = true;            // divide by the sum over the chosen (kSoftmaxTopk always sums to 1)
-  std::vector<float> selection_bias;  // [E] or empty; added for ranking only
+  std::vector<float> selection_bias = {};  // [E] or empty; added for ranking only
   int n_group = 1;
   int topk_group = 1;
   GroupScore group_score = GroupScore::kTop2;

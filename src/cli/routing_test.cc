@@ -1,0 +1,199 @@
+// carpool routing, through the functions that the command calls: JSON in, JSON out.
+#include "cli/routing.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+
+namespace carpool {
+namespace {
+
+json::value ask(const std::string& text) { return score_request(text, "request"); }
+
+std::string error(const std::string& text, ErrorKind kind = ErrorKind::kMalformed) {
+  try {
+    ask(text);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), kind) << text;
+    return e.what();
+  }
+  return "accepted";
+}
+
+json::value parsed(const std::string& text) { return parse_json(text, "expected"); }
+
+TEST(RoutingCommand, RoutesTheHandCheckedBatch) {
+  // Three tokens with k0 = 1: the union is {0, 1, 3}.
+  const json::value answer = ask(R"({"scoring": "sigmoid", "top_k": 3, "policy": "oea:k0=1", "logits": [
+      [30, 25, 15, 10, 8, 6, 4, 2], [5, 40, 2, 3, 30, 10, 6, 4], [10, 5, 10, 35, 5, 20, 10, 5]], "bias":
+      [0, 0, 0, 0, 0, 0, 0, 0]})");
+  // Sigmoids of such logits are all 1 in float32 from 17 up: ties go to the lower id.
+  EXPECT_EQ(answer.at("experts").at(0), parsed("[0, 1, 3]"));
+  const json::value softmax = ask(R"({"top_k": 3, "policy": "oea:k0=1", "logits": [
+      [30, 25, 15, 10, 8, 6, 4, 2], [5, 40, 2, 3, 30, 10, 6, 4], [10, 5, 10, 35, 5, 20, 10, 5]]})");
+  EXPECT_EQ(softmax.at("experts"), parsed("[[0, 1, 3], [1, 0, 3], [3, 0, 1]]"));
+  EXPECT_EQ(softmax.at("active"), parsed("[0, 1, 3]"));
+  EXPECT_EQ(softmax.at("active_plain"), parsed("[0, 1, 2, 3, 4, 5]"));
+  EXPECT_EQ(softmax.at("plain_reason"), parsed("[null, null, null]"));
+}
+
+TEST(RoutingCommand, TheDefaultIsPlainRoutingOfDecodeRows) {
+  const json::value answer = ask(R"({"logits": [[0, 0, -1]], "top_k": 2})");
+  EXPECT_EQ(answer, parsed(R"({"experts": [[0, 1]], "weights": [[0.5, 0.5]], "active": [0, 1],
+                               "active_plain": [0, 1], "plain_reason": ["policy"]})"));
+}
+
+TEST(RoutingCommand, RowsSayWhoTakesPart) {
+  const json::value answer = ask(R"({"logits": [[3, 2, 1], [1, 2, 3], [1, 3, 2], [3, 2, 1], [1, 2, 3]], "top_k": 2,
+      "policy": "oea:k0=1,guard=off", "rows": [{}, {"phase": "decode", "group": 0}, {"phase": "prefill"},
+      {"isolated": true}, {"phase": "pad"}]})");
+  EXPECT_EQ(answer.at("experts"), parsed("[[0, 2], [2, 0], [1, 2], [0, 1], []]"));
+  EXPECT_EQ(answer.at("plain_reason"), parsed(R"([null, null, "phase", "isolated", "phase"])"));
+  EXPECT_EQ(answer.at("weights").at(4), parsed("[]"));
+}
+
+TEST(RoutingCommand, GroupsAreScopes) {
+  const json::value answer = ask(R"({"logits": [[3, 2, 1], [1, 2, 3]], "top_k": 2, "policy":
+      "oea:k0=1,guard=off,min_batch=1", "rows": [{"group": 1}, {"group": -2}]})");
+  EXPECT_EQ(answer.at("experts"), parsed("[[0], [2]]"));
+}
+
+TEST(RoutingCommand, EveryScoringKeyChangesTheAnswer) {
+  const std::string logits = R"("logits": [[2, 1, 0, 1.5]], "top_k": 2)";
+  const json::value plain = ask("{" + logits + "}");
+  for (const char* extra : {R"("bias": [0, 0, 9, 0])", R"("scoring": "sigmoid")", R"("renormalize": false)",
+                            R"("n_group": 2, "topk_group": 1)", R"("routed_scaling_factor": 2.5)"}) {
+    EXPECT_NE(ask("{" + logits + "," + extra + "}"), plain) << extra;
+  }
+  const std::string grouped = R"({"logits": [[2, 2, 3, -9]], "top_k": 2, "n_group": 2, "scoring": "sigmoid")";
+  EXPECT_EQ(ask(grouped + "}").at("experts"), parsed("[[0, 1]]"));
+  EXPECT_EQ(ask(grouped + R"(, "group_score": "max"})").at("experts"), parsed("[[2, 3]]"));
+  EXPECT_EQ(ask(grouped + R"(, "group_score": "top2"})").at("experts"), parsed("[[0, 1]]"));
+  const std::string unnormalised = "{" + logits + R"(, "renormalize": false, "scoring": )";
+  EXPECT_NE(ask(unnormalised + R"("softmax"})"), ask(unnormalised + R"("softmax_topk"})"));
+}
+
+TEST(RoutingCommand, NumbersThatAreNotFiniteAreStrings) {
+  const json::value answer =
+      ask(R"({"logits": [["nan", "inf", "-inf", 1], ["nan", "nan", "-inf", "nan"]], "top_k": 3})");
+  EXPECT_EQ(answer.at("experts"), parsed("[[1, 3], []]"));
+  EXPECT_EQ(answer.at("weights"), parsed("[[1.0, 0.0], []]"));
+  const json::value huge = ask(R"({"logits": [[0, 0]], "top_k": 2, "renormalize": false, "scoring": "sigmoid",
+                                   "routed_scaling_factor": 3e38})");
+  EXPECT_EQ(huge.at("weights"), json::value({{1.5e38f, 1.5e38f}}));
+}
+
+TEST(RoutingCommand, WeightsRoundTripThroughText) {
+  const json::value answer = ask(R"({"logits": [[0.1, 0.2, 0.3, 0.7]], "top_k": 4})");
+  const json::value again = parsed(json::serialize(answer));
+  for (size_t i = 0; i < 4; ++i) {
+    const double d = again.at("weights").at(0).at(i).to_number<double>();
+    EXPECT_EQ(static_cast<double>(static_cast<float>(d)), d);
+    EXPECT_EQ(d, answer.at("weights").at(0).at(i).as_double());
+  }
+}
+
+TEST(RoutingCommand, EveryBadRequestEndsInOneSentenceWithItsKey) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"top_k": 1})", "request: \"logits\": missing"},
+      {R"({"logits": [], "top_k": 1})", "request: \"logits\": must have 1 to 65536 rows, got 0"},
+      {R"({"logits": [[]], "top_k": 1})", "request: \"logits[0]\": must have 1 to 4096 experts, got 0"},
+      {R"({"logits": [1], "top_k": 1})", "request: \"logits[0]\": must be an array of numbers"},
+      {R"({"logits": [[1, 2], [1]], "top_k": 1})", "request: \"logits[1]\": has 1 experts, the first row has 2"},
+      {R"({"logits": [[1, null]], "top_k": 1})",
+       "request: \"logits[0][1]\": must be a number, \"nan\", \"inf\" or \"-inf\""},
+      {R"({"logits": [[1, "NaN"]], "top_k": 1})",
+       "request: \"logits[0][1]\": must be a number, \"nan\", \"inf\" or \"-inf\""},
+      {R"({"logits": [[1, 1e39]], "top_k": 1})", "request: \"logits[0][1]\": is too large for float32"},
+      {R"({"logits": [[1, 2]]})", "request: \"top_k\": missing"},
+      {R"({"logits": [[1, 2]], "top_k": 0})", "request: \"top_k\": must be 1 to 2, got 0"},
+      {R"({"logits": [[1, 2]], "top_k": 3})", "request: \"top_k\": must be 1 to 2, got 3"},
+      {R"({"logits": [[1, 2]], "top_k": 1, "scoring": "softmin"})",
+       "request: \"scoring\": must be softmax or softmax_topk or sigmoid, got \"softmin\""},
+      {R"({"logits": [[1, 2]], "top_k": 1, "group_score": "sum"})",
+       "request: \"group_score\": must be top2 or max, got \"sum\""},
+      {R"({"logits": [[1, 2]], "top_k": 1, "n_group": 3})", "request: n_group 3 does not divide 2 experts"},
+      {R"({"logits": [[1, 2]], "top_k": 1, "topk_group": 2})", "request: topk_group 2 must be 1 to n_group 1"},
+      {R"({"logits": [[1, 2]], "top_k": 1, "bias": [1]})", "request: the selection bias has 1 values for 2 experts"},
+      {R"({"logits": [[1, 2]], "top_k": 1, "bias": []})", "request: \"bias\": has 0 values for 2 experts"},
+      {R"({"logits": [[1, 2]], "top_k": 1, "bias": [1, "inf"]})",
+       "request: the selection bias of expert 1 is not finite"},
+      {R"({"logits": [[1, 2]], "top_k": 1, "rows": []})", "request: \"rows\": has 0 entries, logits has 1 rows"},
+      {R"({"logits": [[1, 2]], "top_k": 1, "rows": [{"phase": "verify"}]})",
+       "request: rows[0]: \"phase\": must be decode or prefill or pad, got \"verify\""},
+      {R"({"logits": [[1, 2]], "top_k": 1, "rows": [{"fase": "pad"}]})",
+       "request: rows[0]: \"fase\": unknown key; known keys: phase, isolated, group"},
+      {R"({"logits": [[1, 2]], "top_k": 1, "k": 1})",
+       "request: \"k\": unknown key; known keys: logits, bias, scoring, top_k, renormalize, n_group, topk_group, "
+       "group_score, routed_scaling_factor, rows, policy"},
+  };
+  for (const auto& [text, sentence] : cases) EXPECT_EQ(error(text), sentence) << text;
+  for (const char* text : {"", "[]", "{", R"({"top_k": 1, "top_k": 1})", R"({"logits": [[1e999]], "top_k": 1})"}) {
+    EXPECT_EQ(error(text).rfind("request", 0), 0u) << text;
+  }
+}
+
+TEST(RoutingCommand, APolicyThatDoesNotExistOrFitIsASettingsError) {
+  EXPECT_EQ(error(R"({"logits": [[1, 2]], "top_k": 1, "policy": "oea:k0=2"})", ErrorKind::kConfig),
+            "request: \"policy\": policy oea:k0=2: k0 2 is more than the model's 1 experts per token");
+  EXPECT_EQ(error(R"({"logits": [[1, 2]], "top_k": 1, "policy": "none"})", ErrorKind::kConfig)
+                .rfind("request: \"policy\": unknown policy \"none\"; known policies: topk", 0),
+            0u);
+}
+
+TEST(RoutingCommand, LimitsOnSizesAreChecked) {
+  std::string wide = R"({"top_k": 1, "logits": [[0)";
+  for (int i = 0; i < 4096; ++i) wide += ",0";
+  EXPECT_EQ(error(wide + "]]}"), "request: \"logits[0]\": must have 1 to 4096 experts, got 4097");
+  std::string tall = R"({"top_k": 1, "logits": [[0])";
+  for (int i = 0; i < 65536; ++i) tall += ",[0]";
+  EXPECT_EQ(error(tall + "]}"), "request: \"logits\": must have 1 to 65536 rows, got 65537");
+}
+
+// Runs the command line `words` and returns what it printed.
+std::string run(std::vector<std::string> words) {
+  CLI::App app;
+  add_routing(app);
+  std::reverse(words.begin(), words.end());
+  testing::internal::CaptureStdout();
+  try {
+    app.parse(words);
+  } catch (...) {
+    testing::internal::GetCapturedStdout();
+    throw;
+  }
+  return testing::internal::GetCapturedStdout();
+}
+
+TEST(RoutingCommand, ListNamesEveryPolicyInTextAndJson) {
+  const std::string text = run({"routing", "list"});
+  const json::value list = parsed(run({"routing", "list", "--json", "-"}));
+  EXPECT_EQ(list, list_policies());
+  EXPECT_GE(list.at("policies").as_array().size(), 3u);
+  for (const json::value& policy : list.at("policies").as_array()) {
+    EXPECT_NE(text.find(policy.at("name").as_string()), std::string::npos);
+    EXPECT_FALSE(policy.at("summary").as_string().empty());
+    EXPECT_TRUE(policy.at("properties").at("at_most_plain").is_bool());
+  }
+}
+
+TEST(RoutingCommand, ScoreReadsAFileAndListWritesOne) {
+  const std::string path = testing::TempDir() + "routing_command_test.json";
+  std::ofstream(path) << R"({"logits": [[0, 1]], "top_k": 1})";
+  EXPECT_EQ(parsed(run({"routing", "score", path})).at("experts"), parsed("[[1]]"));
+  EXPECT_EQ(run({"routing", "list", "--json", path}), "");
+  EXPECT_EQ(parse_json(read_text_file(path), path), list_policies());
+  std::remove(path.c_str());
+  EXPECT_THROW(run({"routing", "score", path}), Error);
+  EXPECT_THROW(run({"routing", "list", "--json", "/nowhere/list.json"}), Error);
+}
+
+TEST(RoutingCommand, UnknownWordsAreUsageErrors) {
+  EXPECT_THROW(run({"routing"}), CLI::ParseError);
+  EXPECT_THROW(run({"routing", "score"}), CLI::ParseError);
+  EXPECT_THROW(run({"routing", "list", "--jsn", "-"}), CLI::ParseError);
+}
+
+}  // namespace
+}  // namespace carpool
