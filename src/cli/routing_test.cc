@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <limits>
 
 namespace carpool {
 namespace {
@@ -149,6 +152,47 @@ TEST(RoutingCommand, LimitsOnSizesAreChecked) {
   std::string tall = R"({"top_k": 1, "logits": [[0])";
   for (int i = 0; i < 65536; ++i) tall += ",[0]";
   EXPECT_EQ(error(tall + "]}"), "request: \"logits\": must have 1 to 65536 rows, got 65537");
+}
+
+// A weight is a quotient of sums of up to E exponentials, each within 2 units of its last place on either side; every
+// addition and the quotient round once more. All terms are positive, so errors stay relative.
+double weight_tolerance(size_t n_experts, size_t top_k) {
+  return static_cast<double>(n_experts + top_k + 8) * std::numeric_limits<float>::epsilon();
+}
+
+double weight_of(const json::value& v) { return v.is_string() ? std::nan("") : v.to_number<double>(); }
+
+void expect_close_weights(const json::value& got, const json::value& want, double tolerance) {
+  ASSERT_EQ(got.as_array().size(), want.as_array().size());
+  for (size_t t = 0; t < want.as_array().size(); ++t) {
+    const json::array& row = want.at(t).as_array();
+    ASSERT_EQ(got.at(t).as_array().size(), row.size());
+    for (size_t i = 0; i < row.size(); ++i) {
+      const double w = weight_of(row[i]);
+      EXPECT_NEAR(weight_of(got.at(t).at(i)), w, tolerance * w) << "row " << t << " slot " << i;
+    }
+  }
+}
+
+TEST(RoutingGolden, EveryAnswerOfThePythonReferenceIsReproduced) {
+  for (const char* scoring : {"softmax", "softmax_topk", "sigmoid"}) {
+    const std::string path = std::string(CARPOOL_SOURCE_DIR) + "/tests/golden/routing/" + scoring + ".json";
+    const json::value golden = parse_json(read_text_file(path), path);
+    const json::array& cases = golden.at("cases").as_array();
+    ASSERT_GE(cases.size(), 100u);
+    for (size_t i = 0; i < cases.size(); ++i) {
+      SCOPED_TRACE(std::string(scoring) + " case " + std::to_string(i));
+      const json::value& request = cases[i].at("request");
+      const json::value& want = cases[i].at("answer");
+      const json::value got = score_request(json::serialize(request), path);
+      for (const char* key : {"experts", "active", "active_plain", "plain_reason"}) {
+        ASSERT_EQ(got.at(key), want.at(key)) << key;
+      }
+      const size_t n_experts = request.at("logits").at(0).as_array().size();
+      const auto top_k = request.at("top_k").to_number<size_t>();
+      expect_close_weights(got.at("weights"), want.at("weights"), weight_tolerance(n_experts, top_k));
+    }
+  }
 }
 
 // Runs the command line `words` and returns what it printed.

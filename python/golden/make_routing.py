@@ -1,0 +1,122 @@
+"""Golden files of the routing core: tests/golden/routing/<scoring>.json, from python/reference/routing.py.
+
+    python python/golden/make_routing.py
+
+Every scoring kind (with and without renormalisation, bias, groups, scale) meets every policy argument, plus rows with
+NaN and infinities and rows full of ties. Chosen experts are compared exactly by the C++ test, so an input is drawn again
+until no choice hangs on the last digits: rank scores, group scores and mass thresholds are equal or apart by MARGIN.
+Each file records the seed and the version of numpy.
+"""
+import json
+import pathlib
+import sys
+
+import numpy as np
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python" / "reference"))
+import routing  # noqa: E402  (found through the path above)
+
+SEED = 20251102
+MARGIN = 1e-4
+EXPERTS, TOP_K, ROWS = 12, 4, 6
+
+SPECS = [
+    "topk", "prune:k0=0", "prune:k0=2", "oea:k0=0", "oea:k0=1", "oea:k0=2", "oea:k0=3", "oea:k0=4",
+    "oea:k0=1,min_batch=1,guard=off", "oea:k0=2,min_batch=1,guard=off", "oea:k0=2,min_batch=4", "oea:k0=3,p=0.5",
+    "oea:k0=3,p=0.3,guard=off", "oea:k0=2,k_max=6", "oea:k0=2,k_max=3", "oea:k0=2,max_p=5", "oea:k0=2,max_rows=4",
+    "oea:k0=1,underfill=keep,guard=off", "oea:k0=1,lend=prefill", "oea:k0=2,lend=prefill,guard=off",
+    "oea:k0=2,p=0.6,k_max=5,max_p=8,min_batch=1,underfill=keep,lend=prefill,guard=off",
+]
+VARIANTS = {
+    "softmax": [{}, {"renormalize": False}, {"bias": True}, {"n_group": 4, "topk_group": 2},
+                {"n_group": 3, "topk_group": 2, "group_score": "max", "routed_scaling_factor": 2.5,
+                 "renormalize": False}],
+    "softmax_topk": [{}, {"bias": True, "routed_scaling_factor": 1.5}, {"n_group": 3, "topk_group": 2}],
+    "sigmoid": [{}, {"bias": True}, {"bias": True, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5},
+                {"renormalize": False, "n_group": 3, "topk_group": 1, "group_score": "max"}],
+}
+
+
+def draw_logits(rng, kind):
+    """[ROWS][EXPERTS] multiples of 1/16; "ties": of 1; "special": a quarter of them NaN or infinite."""
+    step = 1 if kind == "ties" else 16
+    logits = (rng.integers(-3 * step, 3 * step + 1, (ROWS, EXPERTS)) / step).tolist()
+    if kind == "special":
+        names = ["nan", "inf", "-inf"]
+        logits = [[names[rng.integers(3)] if rng.random() < 0.25 else x for x in row] for row in logits]
+        logits[1] = ["nan" if e % 2 else "-inf" for e in range(EXPERTS)]
+    return logits
+
+
+def draw_rows(rng):
+    """Mostly decode rows of two groups; one of each other kind now and then."""
+    kinds = [{}] * 6 + [{"group": 1}] * 4 + [{"phase": "prefill"}, {"isolated": True}, {"phase": "pad"},
+                                            {"phase": "prefill", "isolated": True}, {"phase": "prefill", "group": 1}]
+    return [kinds[i] for i in rng.integers(len(kinds), size=ROWS)]
+
+
+def draw_request(rng, scoring, variant, spec, kind):
+    request = {"logits": draw_logits(rng, kind), "scoring": scoring, "top_k": TOP_K, "policy": spec, **variant}
+    if variant.get("bias"):
+        request["bias"] = (rng.integers(-8, 9, EXPERTS) / 16).tolist()
+    if rng.random() < 0.7:
+        request["rows"] = draw_rows(rng)
+    return request
+
+
+def apart(values):
+    """Whether values are pairwise equal or at least MARGIN apart, infinities aside."""
+    gaps = np.diff(np.sort([float(v) for v in values if np.isfinite(v)]))
+    return bool(np.all((gaps == 0) | (gaps > MARGIN)))
+
+
+def settled(request):
+    """Whether no choice of the request depends on rounding."""
+    batch = routing.make_batch(request)
+    _, arguments = routing.parse_spec(request["policy"])
+    for t in range(ROWS):
+        logits = np.array([routing.decode(x) for x in request["logits"][t]], np.float32)
+        kind = request["scoring"]
+        selection = logits if kind == "softmax_topk" else batch.mix[t]
+        selection = selection + np.array(request.get("bias", 0), np.float32)
+        selection = np.where(logits > -np.inf, selection, -np.inf)
+        groups = selection.reshape(request.get("n_group", 1), -1)
+        values = [routing.group_value(g, request.get("group_score", "top2")) for g in groups]
+        if not apart(batch.rank[t]) or (len(values) > 1 and not apart(values)):
+            return False
+        mass = np.cumsum([float(batch.mix[t][e]) for e in batch.order(t)])
+        shares = mass / max(float(batch.mix[t].sum(dtype=np.float64)), 1e-30)
+        if np.any(np.abs(shares - float(arguments.get("p", 1))) < MARGIN) and "p" in arguments:
+            return False
+    return True
+
+
+def make_case(rng, scoring, variant, spec, kind):
+    for _ in range(10000):
+        request = draw_request(rng, scoring, variant, spec, kind)
+        if settled(request):
+            return {"request": request, "answer": routing.answer(request)}
+    raise SystemExit(f"no settled input for {scoring} {variant} {spec} {kind}")
+
+
+def main():
+    np.seterr(invalid="ignore")
+    folder = ROOT / "tests" / "golden" / "routing"
+    folder.mkdir(parents=True, exist_ok=True)
+    for scoring, variants in VARIANTS.items():
+        rng = np.random.default_rng(SEED)
+        cases = [make_case(rng, scoring, variant, spec, "usual") for variant in variants for spec in SPECS]
+        for kind in ("ties", "special"):
+            cases += [make_case(rng, scoring, variants[0], spec, kind) for spec in SPECS]
+        head = {"made_by": "python/golden/make_routing.py", "seed": SEED, "numpy": np.__version__}
+        lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
+        text = json.dumps(head)[:-1] + ', "cases": [\n' + lines + "\n]}\n"
+        if json.loads(text)["cases"] != cases:
+            raise AssertionError("the file says something else")
+        (folder / f"{scoring}.json").write_text(text)
+        print(f"{scoring}: {len(cases)} cases, {len(text)} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""The definition of routing: scoring and every policy, in plain numpy, written to be read.
+
+Given one request (the JSON of `carpool routing score`, described in src/cli/routing.h) it answers the same JSON:
+
+    python python/reference/routing.py request.json      # or - for standard input
+
+Nothing here is fast and nothing is shared with the C++ code. Arithmetic is float32 where carpool's is; exponentials are
+rounded from float64, so they may differ from C++ in the last bit. To add a policy: a function in the section "Policies"
+and an entry in POLICIES. Golden files are made from this by python/golden/make_routing.py.
+"""
+import json
+import sys
+
+import numpy as np
+
+F32 = np.float32
+INF = F32(np.inf)
+
+
+# ---- Scoring: from logits to rank scores and weight scores; from chosen experts to weights
+
+def softmax(logits):
+    """Softmax over the finite and +inf entries of a row; NaN and -inf get 0; +inf entries share all the mass."""
+    usable = logits > -INF
+    if not usable.any():
+        return np.zeros_like(logits)
+    top = logits[usable].max()
+    if top == INF:
+        powers = (logits == INF).astype(F32)
+    else:
+        shifted = np.where(usable, logits, -INF) - top
+        powers = np.exp(shifted.astype(np.float64)).astype(F32)
+    return powers / powers.sum(dtype=F32)
+
+
+def sigmoid(logits):
+    usable = logits > -INF
+    x = np.where(usable, logits, 0).astype(np.float64)
+    return np.where(usable, np.exp(-np.logaddexp(0.0, -x)), 0).astype(F32)
+
+
+def group_value(selection, kind):
+    """A group's score from its experts' selection scores: its best, or the sum of its two best that can be chosen."""
+    best = sorted((s for s in selection if s > -INF), reverse=True)
+    if not best:
+        return -INF
+    return sum(best[:2], F32(0)) if kind == "top2" else best[0]
+
+
+def limit_groups(selection, request):
+    """Selection scores with everything outside the topk_group best groups set to -inf; ties to the lower group."""
+    n_group, keep = request.get("n_group", 1), request.get("topk_group", 1)
+    groups = selection.reshape(n_group, -1).copy()
+    values = [group_value(g, request.get("group_score", "top2")) for g in groups]
+    order = sorted(range(n_group), key=lambda g: (-values[g], g))
+    for g in order[keep:]:
+        groups[g] = -INF
+    return groups.reshape(-1)
+
+
+def score_row(logits, request):
+    """One row of logits [E] -> (rank [E], mix [E])."""
+    kind = request.get("scoring", "softmax")
+    bias = request.get("bias")
+    mix = sigmoid(logits) if kind == "sigmoid" else softmax(logits)
+    selection = logits if kind == "softmax_topk" else mix
+    if bias is not None:
+        selection = selection + np.array(bias, F32)
+    selection = np.where(logits > -INF, selection, -INF)
+    rank = limit_groups(selection, request)
+    if kind == "softmax" and bias is None:
+        rank = np.where(rank > -INF, logits, -INF)  # the same order, without ties made by rounding probabilities
+    return rank, mix
+
+
+def finish_weights(mix, experts, request):
+    """Weights of one row's experts, in their order."""
+    weights = mix[experts]
+    if request.get("renormalize", True) or request.get("scoring") == "softmax_topk":
+        total = F32(0)
+        for w in weights:  # best first: the order of the sum is part of the definition
+            total = total + w
+        weights = weights / total if total > 0 else np.full(len(experts), F32(1) / F32(max(1, len(experts))), F32)
+    return weights * F32(request.get("routed_scaling_factor", 1))
+
+
+# ---- What policies share
+
+class Batch:
+    """The rows of one step: rank [T][E], mix [T][E], rows [T] of {phase, isolated, group}, E and K."""
+
+    def __init__(self, rank, mix, rows, top_k):
+        self.rank, self.mix, self.rows, self.top_k = rank, mix, rows, top_k
+        self.n_experts = len(rank[0])
+
+    def order(self, t):
+        """Experts of row t that can be chosen, best first: falling score, then rising id."""
+        row = self.rank[t]
+        return sorted((e for e in range(self.n_experts) if row[e] > -INF), key=lambda e: (-row[e], e))
+
+    def plain(self, t):
+        return [] if self.rows[t]["phase"] == "pad" else self.order(t)[:self.top_k]
+
+    def own_reason(self, t):
+        """Why row t stays plain whatever the batch, or None when a policy may re-route it."""
+        row = self.rows[t]
+        if row["phase"] == "pad":
+            return "phase"
+        if row["isolated"]:
+            return "isolated"
+        return None if row["phase"] == "decode" else "phase"
+
+    def all_plain(self, reason):
+        return [(self.plain(t), "phase" if row["phase"] == "pad" else reason) for t, row in enumerate(self.rows)]
+
+
+# ---- Policies: (batch, arguments) -> per row (experts best first, reason it stayed plain or None)
+
+def topk(batch, _):
+    return batch.all_plain("policy")
+
+
+def prune(batch, arguments):
+    k0 = int(arguments["k0"])
+    if k0 == 0:
+        return batch.all_plain("policy")
+    rows = range(len(batch.rows))
+    reasons = [batch.own_reason(t) for t in rows]
+    return [(batch.plain(t) if reasons[t] else batch.order(t)[:k0], reasons[t]) for t in rows]
+
+
+def oea_base(batch, t, k0, p):
+    """The best min(k0, t_i) experts of row t; t_i ranks reach the share p of the row's weight."""
+    best = batch.order(t)[:k0]
+    if p >= 1:
+        return best
+    weights = batch.mix[t].astype(np.float64)
+    total, mass = sum(weights), 0.0
+    for n, expert in enumerate(best):
+        mass += weights[expert]
+        if mass >= p * total:
+            return best[:n + 1]
+    return best
+
+
+def oea(batch, arguments):
+    """Opportunistic Expert Activation, arXiv 2511.02237, algorithm 2, with guards and groups."""
+    k0, p = int(arguments["k0"]), float(arguments.get("p", 1))
+    k_max, max_p = int(arguments.get("k_max", batch.top_k)), int(arguments.get("max_p", batch.n_experts))
+    min_batch, max_rows = int(arguments.get("min_batch", 2)), int(arguments.get("max_rows", sys.maxsize))
+    keep, lend = arguments.get("underfill") == "keep", arguments.get("lend") == "prefill"
+    guard = arguments.get("guard", "on") == "on"
+    if k0 == 0:
+        return batch.all_plain("policy")
+
+    n_rows = sum(row["phase"] != "pad" for row in batch.rows)
+    union, eligible = {}, {}
+    for t, row in enumerate(batch.rows):
+        takes_part = batch.own_reason(t) is None
+        eligible[row["group"]] = eligible.get(row["group"], 0) + takes_part
+        if takes_part or (lend and row["phase"] == "prefill" and not row["isolated"]):
+            union.setdefault(row["group"], set()).update(oea_base(batch, t, k0, p))
+
+    answer = []
+    for t, row in enumerate(batch.rows):
+        reason, group_union = batch.own_reason(t), union.get(row["group"], set())
+        if reason is None and eligible[row["group"]] < min_batch:
+            reason = "min_batch"
+        if reason is None and n_rows > max_rows:
+            reason = "max_rows"
+        if reason is None and guard and len(group_union) < batch.top_k:
+            reason = "union"
+        if reason is not None:
+            answer.append((batch.plain(t), reason))
+            continue
+        chosen = oea_base(batch, t, k0, p)
+        for expert in batch.order(t)[len(chosen):max_p]:
+            if len(chosen) >= k_max:
+                break
+            if expert in group_union:
+                chosen = chosen + [expert]
+        answer.append((batch.plain(t) if keep and len(chosen) < batch.top_k else chosen, None))
+    return answer
+
+
+POLICIES = {"topk": topk, "prune": prune, "oea": oea}
+
+
+# ---- Requests
+
+def parse_spec(spec):
+    """"oea:k0=5,p=0.5" -> ("oea", {"k0": "5", "p": "0.5"})."""
+    name, _, text = spec.partition(":")
+    return name, dict(item.split("=") for item in text.split(",") if item)
+
+
+def decode(number):
+    return F32(float(number))  # float() reads "nan", "inf" and "-inf" as well
+
+
+def encode(number):
+    return float(number) if np.isfinite(number) else str(float(number))
+
+
+def make_batch(request):
+    """The scored rows of a request."""
+    rows = [{"phase": "decode", "isolated": False, "group": 0, **row} for row in request.get("rows") or
+            [{}] * len(request["logits"])]
+    scored = [score_row(np.array([decode(x) for x in row], F32), request) for row in request["logits"]]
+    return Batch([rank for rank, _ in scored], [mix for _, mix in scored], rows, request["top_k"])
+
+
+def answer(request):
+    batch = make_batch(request)
+    name, arguments = parse_spec(request.get("policy", "topk"))
+    chosen = POLICIES[name](batch, arguments)
+    plain = [batch.plain(t) for t in range(len(batch.rows))]
+    return {
+        "experts": [experts for experts, _ in chosen],
+        "weights": [[encode(w) for w in finish_weights(mix, experts, request)]
+                    for mix, (experts, _) in zip(batch.mix, chosen)],
+        "active": sorted({e for experts, _ in chosen for e in experts}),
+        "active_plain": sorted({e for experts in plain for e in experts}),
+        "plain_reason": [reason for _, reason in chosen],
+    }
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(f"usage: {sys.argv[0]} FILE|-")
+    with (sys.stdin if sys.argv[1] == "-" else open(sys.argv[1], encoding="utf-8")) as file:
+        request = json.load(file)
+    np.seterr(invalid="ignore")  # comparisons with NaN are meant
+    print(json.dumps(answer(request)))
+
+
+if __name__ == "__main__":
+    main()
