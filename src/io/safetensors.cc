@@ -329,12 +329,13 @@ std::vector<Declared> parse_header(std::string_view text, uint64_t data_bytes, c
   return std::move(handler.declared());
 }
 
-// Indices 0..n-1 in the order of name(i).
+// Indices 0..n-1 in the order of name(i), then of the index.
 template <typename Name>
 std::vector<uint32_t> order_by_name(size_t n, const Name& name) {
   std::vector<uint32_t> order(n);
   std::iota(order.begin(), order.end(), 0u);
-  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return name(a) < name(b); });
+  std::sort(order.begin(), order.end(),
+            [&](uint32_t a, uint32_t b) { return std::tie(name(a), a) < std::tie(name(b), b); });
   return order;
 }
 

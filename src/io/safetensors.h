@@ -29,8 +29,9 @@ struct SafetensorsLimits {
 class SafetensorsFile {
  public:
   // Maps and checks `path`; `shard` is copied into every TensorInfo. Throws kMissing (absent, not a regular
-  // file) or kMalformed. Stricter than the reference reader, beside the limits: an unknown field of a tensor, a
-  // key given twice anywhere, `__metadata__: null`, and any padding but spaces are refused.
+  // file) or kMalformed. Stricter than the reference reader, beside the limits: a name or key given
+  // twice anywhere, an unknown field of a tensor, a tensor written as an array, `__metadata__: null`, white space
+  // before the header, and any but spaces behind it are refused.
   static SafetensorsFile open(const std::string& path, int shard = 0, const SafetensorsLimits& limits = {});
 
   // In the order of their data, so that reading them one after another reads the file once, forwards.
