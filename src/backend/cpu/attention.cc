@@ -4,6 +4,7 @@
 // Scores, softmax and the weighted sum run over positions 0..own in ascending order: the result depends on the row's
 // own sequence alone, not on the chunk it came in. Does not know where blocks come from: that is model/kv_cache.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "backend/cpu/cpu_ops.h"
@@ -11,6 +12,8 @@
 
 namespace carpool {
 namespace {
+
+constexpr int64_t kFewestScores = 1024;  // positions that the scratch memory starts with
 
 // Half-split rotation of one head: pairs (i, i + n/2) turn by the angle of `position`.
 void rotate(float* head, const RopeTable& rope, int position) {
@@ -69,7 +72,9 @@ void CpuOps::attention(const AttentionShape& shape, const RowPlaces& places, Mat
     longest = std::max<int64_t>(longest, position + 1);
     tokens += position + 1;
   }
-  const auto scratch = static_cast<size_t>(longest * per_group);
+  // Doubles, so that a growing context allocates a handful of times in its life.
+  const auto scratch =
+      std::bit_ceil(static_cast<size_t>(std::max(longest, kFewestScores))) * static_cast<size_t>(per_group);
   if (scores_.size() < scratch * static_cast<size_t>(pool_.size())) {
     scores_.resize(scratch * static_cast<size_t>(pool_.size()));
   }
