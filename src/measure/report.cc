@@ -74,7 +74,7 @@ std::string quality_phrase(const ResultRow& row) {
   if (!row.quality) return "";
   const Estimate& delta = row.quality->cross_entropy_delta;
   std::string out =
-      fmt::format(", it {} {} nats per token", delta.value >= 0 ? "costs" : "gains", estimate_text(delta, 4, true));
+      fmt::format(" and it {} {} nats per token", delta.value >= 0 ? "costs" : "gains", estimate_text(delta, 4, true));
   if (delta.lo <= 0 && delta.hi >= 0) out += ", which includes no cost";
   return out;
 }
@@ -208,12 +208,10 @@ std::string findings(const Report& report) {
   std::string out;
   for (const int batch : batches(report)) {
     const ResultRow* first = first_row(report, batch);
-    std::string sentence;
     for (const ResultRow& row : report.rows) {
       if (!is_decode(row) || row.batch != batch || (&row == first && ran_plain(row))) continue;
-      sentence += (sentence.empty() ? "" : "; ") + row_finding(row, *first);
+      out += fmt::format("{}At batch {}, {}.", out.empty() ? "" : "\n", batch, row_finding(row, *first));
     }
-    if (!sentence.empty()) out += fmt::format("{}At batch {}, {}.", out.empty() ? "" : "\n", batch, sentence);
   }
   return out;
 }

@@ -48,8 +48,8 @@ Table routing_table(const Report& report);
 // Steps that also held prompt rows; without rows when there were none.
 Table mixed_table(const Report& report);
 
-// What the numbers say, one sentence per batch: experts, step time and quality of every policy, and whether the
-// intervals leave room for "no change".
+// What the numbers say, one sentence (and line) per batch and policy other than the first when that ran plain: experts,
+// step time, quality, and whether the intervals leave room for "no change".
 std::string findings(const Report& report);
 
 std::string to_text(const Table& table);

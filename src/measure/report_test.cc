@@ -94,7 +94,7 @@ TEST(Report, APolicyThatNeverChangedARowCountsAsPlainAndOneThatDidDoesNot) {
 TEST(Report, SaysHowManyExpertsHowMuchTimeAndWhatCost) {
   EXPECT_EQ(findings(sample_report()),
             "At batch 16, oea:k0=5 loads 24.0 % fewer experts than plain routing (36.1 instead of 47.5 per layer), a "
-            "step takes 0.84x topk's time [0.82, 0.86], it costs +0.0120 [+0.0090, +0.0151] nats per token.");
+            "step takes 0.84x topk's time [0.82, 0.86] and it costs +0.0120 [+0.0090, +0.0151] nats per token.");
 }
 
 TEST(Report, AdmitsWhenAnIntervalIncludesNoChange) {
