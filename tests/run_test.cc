@@ -1,0 +1,161 @@
+// `carpool run` as a user types it: every option changes what it says it changes, and what cannot be done is refused.
+#include "end_to_end_util.h"
+
+namespace carpool::end_to_end {
+namespace {
+
+const std::string kRun = "run " + kBooks + " --quiet --json - --max-tokens 12 --temperature 0 ";
+const std::string kPrompt = " 'The old man walked slowly down to the harbour and'";
+
+const json::object& result(const json::value& v, size_t i = 0) { return v.at("results").at(i).as_object(); }
+std::string text(const json::value& v, size_t i = 0) { return std::string(result(v, i).at("text").as_string()); }
+
+TEST(Run, TextIsStreamedAfterThePromptAndJsonHoldsTheSame) {
+  const Outcome plain = carpool("run " + kBooks + " --quiet --max-tokens 12 --temperature 0" + kPrompt);
+  EXPECT_EQ(plain.code, 0);
+  EXPECT_EQ(plain.err, "");
+  const json::value v = carpool_json(kRun + kPrompt);
+  EXPECT_EQ(plain.out, "The old man walked slowly down to the harbour and" + text(v) + "\n");
+  EXPECT_EQ(result(v).at("tokens").as_array().size(), 12u);
+  EXPECT_EQ(result(v).at("finish_reason"), "length");
+  for (const char* key : {"command", "commit", "machine", "model", "policy", "routing"})
+    EXPECT_TRUE(v.as_object().contains(key)) << key;
+  EXPECT_EQ(v.at("policy"), "topk");
+}
+
+TEST(Run, StandardInputIsThePromptWhenNoneIsGiven) {
+  const Outcome o = carpool(kRun, "The old man walked slowly down to the harbour and");
+  ASSERT_EQ(o.code, 0) << o.err;
+  EXPECT_EQ(text(parse_json(o.out, "run")), text(carpool_json(kRun + kPrompt)));
+}
+
+TEST(Run, MaxTokensBoundsTheText) {
+  EXPECT_EQ(result(carpool_json(kRun + "--max-tokens 3" + kPrompt)).at("tokens").as_array().size(), 3u);
+}
+
+TEST(Run, TemperatureSeedTopKTopPAndMinPChangeTheDraws) {
+  const std::string hot = kRun + "--temperature 1.5 --top-p 1 ";
+  const auto a = text(carpool_json(hot + "--seed 1" + kPrompt));
+  EXPECT_EQ(text(carpool_json(hot + "--seed 1" + kPrompt)), a);
+  EXPECT_NE(text(carpool_json(hot + "--seed 2" + kPrompt)), a);
+  const auto greedy = text(carpool_json(kRun + kPrompt));
+  EXPECT_NE(a, greedy);
+  EXPECT_EQ(text(carpool_json(hot + "--seed 1 --top-k 1" + kPrompt)), greedy);
+  EXPECT_EQ(text(carpool_json(hot + "--seed 1 --top-p 0.000001" + kPrompt)), greedy);
+  EXPECT_EQ(text(carpool_json(hot + "--seed 1 --min-p 0.999999" + kPrompt)), greedy);
+}
+
+TEST(Run, StopEndsTheTextBeforeTheString) {
+  const std::string whole = text(carpool_json(kRun + "--max-tokens 40" + kPrompt));
+  const std::string stop = whole.substr(whole.size() / 2, 4);
+  const json::value v = carpool_json(kRun + "--max-tokens 40 --stop '" + stop + "'" + kPrompt);
+  EXPECT_EQ(text(v), whole.substr(0, whole.find(stop)));
+  EXPECT_EQ(result(v).at("finish_reason"), "stop");
+}
+
+TEST(Run, ChatPutsThePromptThroughTheTemplate) {
+  const json::value chat = carpool_json(kRun + "--chat" + kPrompt), plain = carpool_json(kRun + kPrompt);
+  EXPECT_GT(result(chat).at("prompt_tokens").as_int64(), result(plain).at("prompt_tokens").as_int64() + 2);
+  EXPECT_NE(text(chat), text(plain));
+}
+
+TEST(Run, IgnoreEosGoesOnPastTheEnd) {
+  // Sampled chat answers end by themselves sooner or later; then --ignore-eos must go on.
+  const std::string command = kRun + "--chat --max-tokens 200 --temperature 1 --seed 3 'She opened the door.'";
+  const json::value ends = carpool_json(command);
+  ASSERT_EQ(result(ends).at("finish_reason"), "stop") << "choose another seed";
+  EXPECT_EQ(result(carpool_json(command + " --ignore-eos")).at("tokens").as_array().size(), 200u);
+}
+
+TEST(Run, PromptsFromAFileFormOneBatchAndBatchLimitAndChunkChangeNoText) {
+  const std::string batch = kRun + "--prompts " + kBooks + "/prompts.txt ";
+  const json::value wide = carpool_json(batch);
+  ASSERT_EQ(wide.at("results").as_array().size(), 16u);
+  const json::value narrow = carpool_json(batch + "--max-batch 3 --chunk 5 --kv-tokens 1024");
+  for (size_t i = 0; i < 16; ++i) EXPECT_EQ(text(narrow, i), text(wide, i));
+  EXPECT_LT(narrow.at("routing").at("distinct_experts").as_double(),
+            wide.at("routing").at("distinct_experts").as_double());
+}
+
+TEST(Run, ThePolicyRanAndIsolatedRequestsStayPlain) {
+  const std::string batch = kRun + "--prompts " + kBooks + "/prompts.txt ";
+  const json::value topk = carpool_json(batch);
+  for (const std::string& spelling : {"--policy oea:k0=3", "--oea-k0 3"}) {
+    const json::value oea = carpool_json(batch + spelling);
+    EXPECT_EQ(oea.at("policy"), "oea:k0=3");
+    EXPECT_LT(oea.at("routing").at("distinct_experts").as_double(),
+              oea.at("routing").at("distinct_experts_plain").as_double());
+    EXPECT_GT(oea.at("routing").at("rerouted_tokens").as_int64(), 0);
+  }
+  EXPECT_EQ(carpool_json(batch, "CARPOOL_OEA_K0=3").at("policy"), "oea:k0=3");
+  EXPECT_EQ(carpool_json(batch, "CARPOOL_OEA_K0=3 CARPOOL_OEA_MIN_BATCH=9").at("policy"), "oea:k0=3,min_batch=9");
+  EXPECT_EQ(carpool_json(batch, "CARPOOL_OEA_K0=0").at("policy"), "topk");
+  const json::value alone = carpool_json(batch + "--oea-k0 3 --oea-min-batch 17");
+  EXPECT_GT(alone.at("routing").at("plain_steps").at("min_batch").as_int64(), 0);
+  const json::value isolated = carpool_json(batch + "--policy oea:k0=3 --isolated");
+  EXPECT_GT(isolated.at("routing").at("plain_steps").at("isolated").as_int64(), 0);
+  for (size_t i = 0; i < 16; ++i) {
+    EXPECT_EQ(text(isolated, i), text(topk, i));
+    EXPECT_EQ(text(alone, i), text(topk, i));
+  }
+}
+
+TEST(Run, VerboseShowsTheCountersOfEveryStep) {
+  const Outcome o =
+      carpool("run " + kBooks +
+              " --max-tokens 4 --temperature 0 --verbose --quiet 'One day' 'In the garden' --policy oea:k0=3");
+  EXPECT_EQ(o.code, 0);
+  EXPECT_NE(o.err.find("step 1: 0 decode rows"), std::string::npos) << o.err;
+  EXPECT_NE(o.err.find("oea:k0=3 on decode steps: distinct experts"), std::string::npos) << o.err;
+}
+
+TEST(Run, ThreadsAndIsaAreHonouredAndNamed) {
+  for (const char* isa : {"scalar", "auto"}) {
+    const json::value v = carpool_json(kRun + "--threads 1 --isa " + isa + kPrompt);
+    const std::string machine(v.at("machine").as_string());
+    EXPECT_NE(machine.find("1 threads"), std::string::npos) << machine;
+    if (std::string(isa) == "scalar") EXPECT_NE(machine.find("scalar"), std::string::npos) << machine;
+  }
+  EXPECT_NE(std::string(carpool_json(kRun + kPrompt, "CARPOOL_ISA=scalar").at("machine").as_string()).find("scalar"),
+            std::string::npos);
+}
+
+TEST(Run, WhatCannotBeDoneIsRefusedWithOneSentenceAndItsExitCode) {
+  expect_refused("run /nowhere hello", 66, "/nowhere: no such model directory");
+  expect_refused("run " + kBooks + " --no-such-option x", 64, "--no-such-option");
+  expect_refused("run " + kBooks + " --threads 0 x", 64, "--threads");
+  expect_refused("run " + kBooks + " --isa pentium x", 78, "pentium");
+  expect_refused("run " + kBooks + " --policy nonsense x", 78, "nonsense");
+  expect_refused("run " + kBooks + " --policy oea x", 78, "k0");
+  expect_refused("run " + kBooks + " --policy oea:k0=9 x", 78, "k0");
+  expect_refused("run " + kBooks + " --policy oea:k0=3,colour=red x", 78, "colour");
+  expect_refused("run " + kBooks + " --policy oea:k0=3 --oea-k0 4 x", 78, "give one");
+  expect_refused("run " + kBooks + " --quiet ''", 64, "the prompt is empty");
+  expect_refused("run " + kBooks + " --quiet --max-tokens 5000 x", 64, "context");
+  expect_refused("run " + kBooks + " --quiet --kv-tokens 16 --max-tokens 100 x", 64, "KV blocks");
+  expect_refused("run " + kBooks + " --quiet --temperature nan x", 64, "temperature");
+  expect_refused("run " + kBooks + " --quiet --json /nowhere/out.json --max-tokens 1 x >/dev/null", 73,
+                 "/nowhere/out.json");
+  expect_refused("run " + kBooks + " --prompts /nowhere.txt", 66, "/nowhere.txt");
+  expect_refused("", 64, "subcommand");
+  expect_refused("fly", 64, "see carpool --help");
+}
+
+TEST(Run, AModelWhoseTokenizerOutgrowsItsEmbeddingIsRefused) {  // T3
+  const TemporaryFolder folder;
+  fs::copy(kSource + "/tests/golden/qwen3_moe/float32_untied", folder.path(), fs::copy_options::overwrite_existing);
+  fs::copy(kBooks + "/tokenizer.json", folder / "tokenizer.json");
+  expect_refused("run " + folder.path() + " --quiet x", 65, "embedding has 96 rows");
+}
+
+TEST(Run, HelpAndVersionExplainThemselves) {
+  for (const char* command : {"", "run", "ab", "inspect", "doctor", "routing", "routing score", "routing list"}) {
+    const Outcome o = carpool(std::string(command) + " --help");
+    EXPECT_EQ(o.code, 0);
+    EXPECT_NE(o.out.find("Example"), std::string::npos) << command;
+  }
+  EXPECT_EQ(carpool("--version").out.rfind("carpool 0.1.0 (", 0), 0u);
+}
+
+}  // namespace
+}  // namespace carpool::end_to_end
