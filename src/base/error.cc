@@ -1,3 +1,4 @@
+// Escaping byte by byte, and the one place where a broken invariant ends the process.
 #include "base/error.h"
 
 #include <fmt/format.h>

@@ -159,9 +159,10 @@ TEST(Json, DoublesAreReadToTheNearestValue) {
 }
 
 TEST(Json, IntegersAreCheckedAgainstTheirRange) {
-  const json::value v = parse_json(
-      R"({"i":9223372036854775807,"m":-9223372036854775808,"u":9223372036854775808,"f":9.3e18,"g":9223372036854775808.0})",
-      "t.json");
+  const json::value v =
+      parse_json(R"({"i":9223372036854775807,"m":-9223372036854775808,"u":9223372036854775808,"f":9.3e18,)"
+                 R"("g":9223372036854775808.0})",
+                 "t.json");
   const JsonObject o(v, "t.json");
   constexpr int64_t kMin = INT64_MIN, kMax = INT64_MAX;
   EXPECT_EQ(o.integer("i", kMin, kMax), kMax);
@@ -216,9 +217,9 @@ TEST(Json, NullAndAbsentTakeTheFallbackButAWrongTypeNever) {
 }
 
 TEST(Json, PrettyTextReadsBackAsTheSameValueInTheSameOrder) {
-  const json::value v = parse_json(
-      R"({"z":1,"a":[1,2.5,-3,1e-7,true,null],"o":{},"e":[],"n":[[1],[]],"l":[{"q":"\"\\\n\u00e9"}],"big":18446744073709551615})",
-      "t.json");
+  const json::value v = parse_json(R"({"z":1,"a":[1,2.5,-3,1e-7,true,null],"o":{},"e":[],)"
+                                   R"("n":[[1],[]],"l":[{"q":"\"\\\n\u00e9"}],"big":18446744073709551615})",
+                                   "t.json");
   const std::string text = pretty(v);
   EXPECT_EQ(parse_json(text, "t.json"), v);
   EXPECT_LT(text.find("\"z\""), text.find("\"a\""));

@@ -291,9 +291,10 @@ TEST(Safetensors, EveryLimitHoldsAtExactlyItsValue) {
 
 TEST(Safetensors, TensorsComeInTheOrderOfTheirDataWhateverTheHeaderSays) {
   const ScratchFolder folder;
-  const std::string header =
-      R"({"late":{"dtype":"U8","shape":[1],"data_offsets":[2,3]},"empty":{"dtype":"F32","shape":[0,4],"data_offsets":[2,2]},)"
-      R"("early":{"data_offsets":[0,2],"shape":[2],"dtype":"U8"},"scalar":{"dtype":"U8","shape":[],"data_offsets":[3,4]}})";
+  const std::string header = R"({"late":{"dtype":"U8","shape":[1],"data_offsets":[2,3]},)"
+                             R"("empty":{"dtype":"F32","shape":[0,4],"data_offsets":[2,2]},)"
+                             R"("early":{"data_offsets":[0,2],"shape":[2],"dtype":"U8"},)"
+                             R"("scalar":{"dtype":"U8","shape":[],"data_offsets":[3,4]}})";
   const SafetensorsFile file = SafetensorsFile::open(folder.write("f", safetensors_bytes(header, "abcd")));
   std::vector<std::string> names;
   for (const TensorInfo& t : file.tensors()) names.push_back(t.name);

@@ -1,3 +1,4 @@
+// The tables made from formats.def, and decode_row: one case per format, the slow definition of what bytes mean.
 #include "tensor/format.h"
 
 #include <array>
