@@ -112,7 +112,8 @@ std::optional<uint64_t> available_memory(const std::string& root) {
 void require_memory(uint64_t bytes, const std::string& what) {
   const std::optional<uint64_t> available = available_memory();
   if (!available || bytes <= *available) return;
-  throw Error(ErrorKind::kNoMemory, fmt::format("{} needs {} MiB, {} MiB are available", what, bytes >> 20, *available >> 20));
+  throw Error(ErrorKind::kNoMemory,
+              fmt::format("{} needs {} MiB, {} MiB are available", what, bytes >> 20, *available >> 20));
 }
 
 }  // namespace carpool

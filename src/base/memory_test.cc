@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/error.h"
+
 namespace carpool {
 namespace {
 
@@ -115,6 +117,19 @@ TEST(MemoryOfThisMachine, IsKnownAndNotZero) {
   const auto bytes = available_memory();
   ASSERT_TRUE(bytes);
   EXPECT_GT(*bytes, 0u);
+}
+
+TEST(RequireMemory, WhatFitsPassesAndWhatDoesNotIsRefusedWithBothNumbers) {
+  require_memory(0, "nothing");
+  require_memory(1, "a byte");
+  try {
+    require_memory(uint64_t{1} << 60, "a giant");
+    FAIL() << "2^60 bytes are not available anywhere";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kNoMemory);
+    EXPECT_TRUE(std::string(e.what()).starts_with("a giant needs 1099511627776 MiB, ")) << e.what();
+    EXPECT_NE(std::string(e.what()).find(" MiB are available"), std::string::npos) << e.what();
+  }
 }
 
 }  // namespace
