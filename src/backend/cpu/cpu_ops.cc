@@ -14,7 +14,7 @@
 namespace carpool {
 namespace {
 
-constexpr int64_t kTileBytes = 128 << 10;  // of weights: well inside L2 beside the activations
+constexpr int64_t kTileBytes = 256 << 10;  // of weights: inside L2 beside the activations, and long enough to stream
 constexpr int64_t kTileRows = 8;           // kernels work on groups of eight weight rows
 constexpr int kTasksPerThread = 4;         // at least, when there is work: evens out slow threads
 constexpr double kSmallWork = 32 << 10;    // multiply-adds below which waking a thread costs more than it brings

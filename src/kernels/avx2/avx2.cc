@@ -68,8 +68,8 @@ inline float reduce_max(Vec v) {
 }
 
 // 16 registers: rows * columns accumulators, the rows' vectors and one of weights.
-#define CARPOOL_MATMUL_ROWS 4
-constexpr int columns(int rows) { return rows == 1 ? 8 : rows <= 3 ? 4 : 2; }
+constexpr int kMaxRows = 3;
+constexpr int columns(int rows) { return rows == 1 ? 8 : 4; }
 
 #include "kernels/generic/formats.inl.h"
 #include "kernels/generic/matmul.inl.h"

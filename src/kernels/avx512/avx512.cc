@@ -63,7 +63,7 @@ inline float reduce_max(Vec v) {
 }
 
 // 32 registers: rows * columns accumulators, the rows' vectors and one of weights.
-#define CARPOOL_MATMUL_ROWS 6
+constexpr int kMaxRows = 6;
 constexpr int columns(int rows) { return rows <= 3 ? 8 : 4; }
 
 #include "kernels/generic/formats.inl.h"

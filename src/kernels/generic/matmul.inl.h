@@ -11,6 +11,9 @@
 constexpr int kGroup = 8;      // weight rows that all rows pass over while these are in L1
 constexpr int kRowChunk = 24;  // activation rows that stay in L2 while a tile of weights passes
 
+// Row blocks above kMaxRows are never asked for, so they need no code of their own.
+constexpr int fit(int rows) { return rows <= kMaxRows ? rows : 1; }
+
 // Y[m][n] for M rows and N weight rows. `ahead` != 0: prefetch the weights that many bytes ahead.
 template <class W, int M, int N, bool Ahead>
 inline void block(const float* const* x, const unsigned char* w, int64_t row_bytes, int64_t cols, float* const* y,
@@ -78,17 +81,9 @@ template <class W>
 void matmul(const float* const* x, int rows, const WeightView& view, int64_t begin, int64_t end, float* const* y) {
   using Group =
       void (*)(const float* const*, const unsigned char*, int64_t, int64_t, float* const*, int64_t, int, int64_t);
-  static constexpr Group kGroups[] = {group<W, 1>,
-                                      group<W, 2>,
-                                      group<W, 3>,
-                                      group<W, 4>
-#if CARPOOL_MATMUL_ROWS >= 6
-                                      ,
-                                      group<W, 5>,
-                                      group<W, 6>
-#endif
-  };
-  constexpr int kMaxRows = CARPOOL_MATMUL_ROWS;
+  static constexpr Group kGroups[] = {group<W, 1>,      group<W, fit(2)>, group<W, fit(3)>,
+                                      group<W, fit(4)>, group<W, fit(5)>, group<W, fit(6)>};
+  static_assert(kMaxRows >= 1 && kMaxRows <= 6);
   const int64_t cols = view.cols, row_bytes = cols * W::kBytes;
   const auto* weights = static_cast<const unsigned char*>(view.data);
   for (int chunk = 0; chunk < rows; chunk += kRowChunk) {
