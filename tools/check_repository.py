@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""Checks the house rules that a machine can check.
+
+Sizes (functions at most 100 lines, files at most 800), ASCII, words that must not be in the repository, and, given the
+binary, that every long option of every command appears in a test. Prints every violation as file:line and exits 1.
+Does not judge names, comments or layers (check_layers.py).
+
+    tools/check_repository.py [BINARY]      check this repository
+    tools/check_repository.py --self-test   check that violations of every kind are found
+"""
+
+import ast
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+MAX_FUNCTION, MAX_FILE = 100, 800
+CODE_FOLDERS = ("src", "tests", "python", "tools", "bench", "cmake", ".ci")
+CODE = {".h", ".cc", ".def", ".py", ".sh", ".cmake", ".md", ".txt", ""}
+SKIPPED = {"golden", "data", "__pycache__", "build", ".venv"}  # folders whose files are not written by hand
+# Spelled in parts, so that this file passes its own check.
+WORDS = re.compile("|".join([r"\bTO" r"DO\b", r"\bFIX" r"ME\b", r"\bXX" r"X\b", r"\bHA" r"CK\b",
+                             r"(?<![\w.}])/wo" r"rk/", r"(?<![\w.}])/ro" r"ot/"]))
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+COMMON_FLAGS = {"--help", "--version"}
+
+
+def hand_written(root):
+    """Every text file that somebody wrote: the code folders and the files at the top."""
+    files = [p for p in root.iterdir() if p.is_file() and p.name not in ("LICENSE", ".gitignore")]
+    for folder in CODE_FOLDERS:
+        files += [p for p in (root / folder).rglob("*") if p.is_file()]
+    return sorted(p for p in files if p.suffix in CODE and not SKIPPED & set(p.relative_to(root).parts))
+
+
+def without_text(source):
+    """C++ with comments, strings and characters blanked, so that braces count; lines keep their numbers."""
+    pattern = r'R"(\w*)\((?:.|\n)*?\)\1"|//[^\n]*|/\*(?:.|\n)*?\*/|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])+\''
+    return re.sub(pattern, lambda m: "\n" * m.group(0).count("\n"), source)
+
+
+def cpp_functions(source):
+    """(first line, last line) of every function body: braces opened after a ')' outside of another function."""
+    line, stack, start, head = 1, [], None, ""
+    for c in without_text(source):
+        if c == "\n":
+            line += 1
+        if c == "{":
+            opens = start is None and re.search(r"\)[^;{}=]*$", head) and not re.search(r"\b(namespace|class|struct)\b", head)
+            if opens:
+                start = (len(stack), line)
+            stack.append(c)
+            head = ""
+        elif c == "}":
+            if stack:
+                stack.pop()
+            if start and start[0] == len(stack):
+                yield start[1], line
+                start = None
+            head = ""
+        elif c == ";":
+            head = ""
+        else:
+            head += c
+
+
+def python_functions(source):
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node.lineno, node.end_lineno
+
+
+def problems_of(path, text):
+    """(line, sentence) of everything wrong with one file."""
+    code = path.suffix in (".h", ".cc", ".py")
+    lines = text.splitlines()
+    if code and len(lines) > MAX_FILE:
+        yield len(lines), f"{len(lines)} lines, at most {MAX_FILE}"
+    for number, line in enumerate(lines, 1):
+        if path.suffix != ".md" and not line.isascii():
+            yield number, "not ASCII"
+        found = WORDS.search(line)
+        if found:
+            yield number, f"forbidden: {found.group(0)}"
+    functions = python_functions if path.suffix == ".py" else cpp_functions if code else lambda _: ()
+    for first, last in functions(text):
+        if last - first + 1 > MAX_FUNCTION:
+            yield first, f"a function of {last - first + 1} lines, at most {MAX_FUNCTION}"
+
+
+def check_files(root):
+    found = []
+    for path in hand_written(root):
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            found.append(f"{path}:1: not UTF-8")
+            continue
+        found += [f"{path}:{number}: {what}" for number, what in problems_of(path, text)]
+    return found
+
+
+def help_of(binary, words):
+    return subprocess.run([binary, *words, "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def commands_of(text):
+    """Names in the list of subcommands of a help text."""
+    part = re.split(r"(?mi)^subcommands:\s*$", text)
+    return re.findall(r"(?m)^  ([a-z][a-z-]*)\b", part[1]) if len(part) > 1 else []
+
+
+def flags_of(binary, words=()):
+    text = help_of(binary, words)
+    flags = {(" ".join(words), flag) for line in text.splitlines() if line.lstrip().startswith("-")
+             for flag in FLAG.findall(line.split("  ")[1] if line.startswith("  ") else line)}
+    for command in commands_of(text):
+        flags |= flags_of(binary, (*words, command))
+    return flags
+
+
+def check_flags(root, binary):
+    """Long options that no test mentions."""
+    tests = [p for p in (root / "src").rglob("*_test.cc")]
+    tests += [p for p in (root / "tests").rglob("*") if p.suffix in (".cc", ".py", ".sh", ".cmake", ".txt", "")
+              and p.is_file() and not SKIPPED & set(p.relative_to(root).parts)]
+    tested = set()
+    for path in tests:
+        tested |= set(FLAG.findall(path.read_text(encoding="utf-8", errors="replace")))
+    return [f"{root / 'tests'}:1: no test mentions {flag} of carpool {command}".rstrip()
+            for command, flag in sorted(flags_of(binary)) if flag not in tested | COMMON_FLAGS]
+
+
+def self_test():
+    """Makes small repositories with one violation each; exits 1 where one is missed or invented."""
+    body = "  x();\n"
+    long_cpp = "namespace a {\nint f(int x) {\n" + body * 99 + "}\n}\n"
+    cases = [
+        ("src/a.cc", "namespace a {\nint f(int x) {\n" + body * 98 + "}\n}\n", None),
+        ("src/a.cc", long_cpp, "a.cc:2: a function of 101 lines"),
+        ("src/a.cc", "struct A {\n" + "  int f() { return 1; }\n" * 200 + "};\n", None),
+        ("src/a.cc", "// }{ (){\n" + 'const char* s = ") {";\n' * 150, None),
+        ("src/a.cc", "int x;\n" * 801, "a.cc:801: 801 lines"),
+        ("python/a.py", "def f():\n" + "    x = 1\n" * 100, "a.py:1: a function of 101 lines"),
+        ("src/a.h", "// caf\u00e9\n", "a.h:1: not ASCII"),
+        ("tools/a.sh", "cd /wo" "rk/main\n", "a.sh:1: forbidden"),
+        ("src/a.h", "// TO" "DO: later\n", "a.h:1: forbidden"),
+        ("src/a.h", "// a network/ro" "ot/path is fine\n", None),
+        ("tests/golden/a.txt", "TO" "DO \u00e9\n", None),
+    ]
+    for name, text, expected in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / name
+            path.parent.mkdir(parents=True)
+            path.write_text(text, encoding="utf-8")
+            found = check_files(Path(folder))
+        if (not found) if expected is None else (len(found) == 1 and expected in found[0]):
+            continue
+        sys.exit(f"self-test: {name}: expected {expected}, found {found}")
+    text = "Usage: x\n\nSubcommands:\n  run                 generate\n  ab                  compare\n"
+    assert commands_of(text) == ["run", "ab"], commands_of(text)
+    print(f"check_repository: self-test OK ({len(cases)} trees)")
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        return self_test()
+    root = Path(__file__).resolve().parent.parent
+    found = check_files(root)
+    if len(sys.argv) > 1:
+        found += check_flags(root, sys.argv[1])
+    if found:
+        print("\n".join(found))
+        sys.exit(1)
+    print("check_repository: OK" + ("" if len(sys.argv) > 1 else " (options not checked: no binary given)"))
+
+
+if __name__ == "__main__":
+    main()
