@@ -4,8 +4,9 @@
 // (normalize.h), split into words (pre_tokenizer.h) and merged (bpe.h). The ids equal those of the Python package
 // `tokenizers`, with deliberate differences: bytes that are not UTF-8 become U+FFFD; untrusted text never yields a
 // control token (piece.h); spaces taken by a token's rstrip are not encoded a second time when another added token
-// begins among them; an added token decodes to its own text, also outside ASCII. What a file asks for and carpool lacks is refused at load. "truncation" and
-// "padding" of the file describe batches for training and are not applied. Streaming output: stream_decoder.h.
+// begins among them; an added token decodes to its own text, also outside ASCII. What a file asks for and carpool lacks
+// is refused at load. "truncation" and "padding" of the file describe batches for training and are not applied.
+// Streaming output: stream_decoder.h.
 #pragma once
 
 #include <memory>

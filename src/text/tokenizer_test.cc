@@ -134,7 +134,7 @@ TEST(Tokenizer, BrokenUtf8IsEncodedAsReplacementCharacters) {
   const std::string r(kReplacement);
   const std::pair<std::string, std::string> cases[] = {{"a\xFF"
                                                         "b",
-                                                        "a" + r + "b"},
+                                                        std::string("a").append(r).append("b")},
                                                        {"\xE4\xB8", r},
                                                        {"\xE4\xB8"
                                                         "a",
