@@ -12,6 +12,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <numeric>
 #include <set>
 #include <string>
 #include <vector>

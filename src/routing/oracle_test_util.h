@@ -4,11 +4,13 @@
 // no code with the implementation (only its types) and reads specs with a parser of its own. Used by tests only.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <map>
-#include <numeric>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "routing/types.h"
@@ -42,16 +44,17 @@ inline int get_int(const Settings& settings, const std::string& key, int fallbac
   return std::stoi(get(settings, key, std::to_string(fallback)));
 }
 
-// All choosable experts of row t, best first: a stable sort of the ids by falling score.
-inline std::vector<int> ranked(const RouterInput& in, int t) {
-  std::vector<int> ids;
+// All choosable experts of row t, best first: pairs (-score, id) in rising order. With `reversed_ties`, (-score, -id).
+inline std::vector<int> ranked(const RouterInput& in, int t, bool reversed_ties = false) {
+  std::vector<std::pair<float, int>> keys;
   for (int e = 0; e < in.n_experts; ++e) {
     const float s = in.rank_row(t)[static_cast<size_t>(e)];
-    if (!std::isnan(s) && !(std::isinf(s) && s < 0)) ids.push_back(e);
+    const bool forbidden = std::isnan(s) || (std::isinf(s) && s < 0);
+    if (!forbidden) keys.emplace_back(-s, reversed_ties ? -e : e);
   }
-  const auto row = in.rank_row(t);
-  std::stable_sort(ids.begin(), ids.end(),
-                   [&](int a, int b) { return row[static_cast<size_t>(a)] > row[static_cast<size_t>(b)]; });
+  std::sort(keys.begin(), keys.end());
+  std::vector<int> ids;
+  for (const auto& key : keys) ids.push_back(std::abs(key.second));
   return ids;
 }
 
@@ -134,14 +137,7 @@ inline PlainReason reason(const RouterInput& in, int t, const Settings& s, const
 inline std::vector<int> walk(const RouterInput& in, int t, const Settings& s, const std::set<int>& used, Fault fault) {
   const size_t k_max = static_cast<size_t>(get_int(s, "k_max", in.top_k));
   const size_t max_p = static_cast<size_t>(get_int(s, "max_p", in.n_experts));
-  std::vector<int> order = ranked(in, t);
-  if (fault == Fault::kTiesToHigherId) {
-    const auto row = in.rank_row(t);
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-      const float x = row[static_cast<size_t>(a)], y = row[static_cast<size_t>(b)];
-      return x > y || (x == y && a > b);
-    });
-  }
+  const std::vector<int> order = ranked(in, t, fault == Fault::kTiesToHigherId);
   std::vector<int> chosen = base_set(in, t, get_int(s, "k0", 0), std::stod(get(s, "p", "1")));
   if (fault == Fault::kTiesToHigherId) chosen = first(order, chosen.size());
   for (size_t rank = chosen.size(); rank < order.size() && rank < max_p && chosen.size() < k_max; ++rank) {

@@ -18,7 +18,7 @@ struct Scoring {
   enum class GroupScore { kMax, kTop2 };                 // DeepSeek-V2; DeepSeek-V3
 
   Kind kind = Kind::kSoftmax;
-  bool renormalize = true;            // divide by the sum over the chosen (kSoftmaxTopk always sums to 1)
+  bool renormalize = true;                 // divide by the sum over the chosen (kSoftmaxTopk always sums to 1)
   std::vector<float> selection_bias = {};  // [E] or empty; added for ranking only
   int n_group = 1;
   int topk_group = 1;

@@ -73,10 +73,11 @@ TEST(Scoring, SoftmaxOverTheChosenSumsToOneWhateverRenormalizeSays) {
 }
 
 TEST(Scoring, SigmoidKeepsItsDigitsAtBothEnds) {
-  const Scores s = scores({.kind = Kind::kSigmoid}, {-80, -16, 0, 16, 200, -200});
+  const Scores s = scores({.kind = Kind::kSigmoid}, {-80, -16, 0, 16, 200, -200, -95});
   const double want[] = {std::exp(-80.0), 1 / (1 + std::exp(16.0)), 0.5, 1 / (1 + std::exp(-16.0)), 1};
   for (size_t e = 0; e < 5; ++e) EXPECT_NEAR(s.mix[e] / want[e], 1, 4 * kEps) << "logit " << e;
   EXPECT_EQ(s.mix[5], 0);
+  EXPECT_GT(s.mix[6], 0) << "exp(95) is infinite in float32, the sigmoid of -95 is a denormal";
 }
 
 TEST(Scoring, TheBiasRanksAndTheSigmoidWeighs) {
