@@ -1,0 +1,199 @@
+// Arithmetic and counting of inspect.h; the tables are in inspect_report.cc.
+#include "measure/inspect.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "model/kv_cache.h"
+#include "routing/policy.h"
+
+namespace carpool {
+namespace {
+
+constexpr size_t kShortestStream = 8;  // steps below which a mean over steps says little
+
+// Plain routing that also notes, per layer of a step, which experts are among the best k0 of some row, for all k0 at
+// once: an expert's first rank is the smallest at which any row has it, and the union of k0 is all with first rank <
+// k0.
+class CountingTopk final : public Policy {
+ public:
+  struct Counts {
+    std::vector<std::vector<int64_t>> slots;  // [MoE layers seen][E]
+    std::vector<double> distinct;             // [K] sums over layers and steps
+    int64_t layers = 0;
+  };
+
+  CountingTopk(int n_experts, int top_k, int n_layers, Counts& counts) : counts_(counts) {
+    counts_.slots.assign(static_cast<size_t>(n_layers), std::vector<int64_t>(static_cast<size_t>(n_experts)));
+    counts_.distinct.assign(static_cast<size_t>(top_k), 0);
+  }
+
+  void select(const RouterInput& in, Scratch& scratch, Selection& out) const override {
+    select_plain(in, scratch, out);
+    const auto K = static_cast<size_t>(in.top_k);
+    std::vector<size_t> first(static_cast<size_t>(in.n_experts), K);
+    std::vector<int64_t>& slots = counts_.slots[static_cast<size_t>(in.layer)];
+    for (int t = 0; t < out.rows(); ++t) {
+      const std::span<const int> row = out.row(t);
+      for (size_t rank = 0; rank < row.size(); ++rank) {
+        const auto expert = static_cast<size_t>(row[rank]);
+        first[expert] = std::min(first[expert], rank);
+        ++slots[expert];
+      }
+    }
+    std::vector<int64_t> united(K);  // [k0 - 1]
+    for (const size_t rank : first) {
+      for (size_t k = rank; k < K; ++k) ++united[k];
+    }
+    for (size_t k = 0; k < K; ++k) {
+      counts_.distinct[k] +=
+          oea_distinct(static_cast<double>(united[k]), static_cast<double>(united[K - 1]), in.top_k, out.rows());
+    }
+    ++counts_.layers;
+  }
+
+  const PolicyProperties& properties() const override { return properties_; }
+  std::string spec() const override { return "topk"; }
+  bool is_plain(int) const override { return true; }
+  void check(int, int) const override {}
+
+ private:
+  Counts& counts_;
+  PolicyProperties properties_{.batch_free = true, .at_most_plain = true};
+};
+
+void finish_counts(const CountingTopk::Counts& counts, TextRouting& out) {
+  for (const double sum : counts.distinct) out.distinct.push_back(sum / static_cast<double>(counts.layers));
+  int used = 0;
+  for (const auto& layer : counts.slots) {
+    double total = 0, busiest = 0, entropy = 0;
+    for (const int64_t n : layer) {
+      total += static_cast<double>(n);
+      busiest = std::max(busiest, static_cast<double>(n));
+    }
+    if (total == 0) continue;  // a dense layer
+    for (const int64_t n : layer) {
+      const double share = static_cast<double>(n) / total;
+      if (n > 0) entropy -= share * std::log(share);
+    }
+    out.busiest_share += busiest / total;
+    out.even_experts += std::exp(entropy);
+    ++used;
+  }
+  out.busiest_share /= std::max(used, 1);
+  out.even_experts /= std::max(used, 1);
+}
+
+}  // namespace
+
+Parameters count_parameters(const ModelConfig& c) {
+  Parameters p;
+  const int64_t D = c.width, q = int64_t{c.heads} * c.head_dim, kv = c.kv_width(), L = c.layers, M = c.moe_layers();
+  p.attention = L * (D * q * 2 + D * kv * 2 + (c.attention_bias ? q + 2 * kv + D : 0));
+  p.norms = L * (2 * D + (c.qk_norm ? 2 * c.head_dim : 0)) + D;
+  p.dense = (L - M) * 3 * D * c.dense_width;
+  p.per_expert = 3 * D * c.expert_width;
+  p.router = M * D * c.n_experts + M * static_cast<int64_t>(c.scoring.selection_bias.size());
+  p.experts = M * c.n_experts * p.per_expert;
+  p.embedding = int64_t{c.vocab} * D;
+  p.head = c.tied_head ? 0 : p.embedding;
+  p.total = p.attention + p.norms + p.dense + p.router + p.experts + p.embedding + p.head;
+  const int64_t head_read = p.embedding;  // by every token, whether the head is a matrix of its own or the embedding
+  p.active = p.attention + p.norms + p.dense + p.router + M * c.top_k * p.per_expert + head_read;
+  return p;
+}
+
+StepBytes assumed_bytes(const ModelConfig& config, Format format) {
+  const Parameters p = count_parameters(config);
+  const FormatInfo& f = info(format);
+  const double each = static_cast<double>(f.block_bytes) / f.block_elements;
+  constexpr double kFloat = sizeof(float);
+  const int64_t biases =
+      config.attention_bias
+          ? config.layers * (int64_t{config.heads} * config.head_dim + 2 * config.kv_width() + config.width)
+          : 0;
+  const auto floats = static_cast<double>(p.norms + p.router + biases);
+  StepBytes bytes;
+  bytes.per_expert = static_cast<double>(p.per_expert) * each;
+  bytes.dense = static_cast<double>(p.attention - biases + p.dense + p.embedding) * each + floats * kFloat;
+  bytes.kv_per_token = 2.0 * config.kv_width() * config.layers * kFloat;
+  bytes.weights = static_cast<double>(p.total) * each;
+  bytes.source = fmt::format("assumed {}", f.name);
+  return bytes;
+}
+
+double uniform_union(int n_experts, int k, int batch) {
+  const double E = n_experts;
+  return E * (1 - std::pow(1 - k / E, batch));
+}
+
+double oea_distinct(double union_of_k0, double plain, int top_k, int batch) {
+  return batch < 2 || union_of_k0 < top_k ? plain : union_of_k0;
+}
+
+std::vector<int> shown_k0(int top_k) {
+  std::vector<int> out;
+  for (const int k0 : {top_k, (top_k + 1) / 2, (3 * top_k + 4) / 8}) {
+    if (k0 >= 1 && (out.empty() || k0 < out.back())) out.push_back(k0);
+  }
+  return out;
+}
+
+std::optional<TextRouting> count_on_text(Model& model, std::span<const int> tokens, int batch, int max_steps) {
+  CARPOOL_CHECK(batch >= 1 && max_steps >= 1);
+  const ModelConfig& c = model.config();
+  const size_t length = tokens.size() / static_cast<size_t>(batch);
+  if (length < kShortestStream || c.moe_layers() == 0) return std::nullopt;
+  TextRouting out;
+  out.batch = batch;
+  out.steps = static_cast<int>(std::min({length, static_cast<size_t>(max_steps), static_cast<size_t>(c.context)}));
+  const int blocks = KvCache::blocks_for(out.steps);
+  KvCache kv(c, int64_t{blocks} * KvCache::kBlockTokens * batch);
+  std::vector<std::vector<int>> tables(static_cast<size_t>(batch));
+  for (auto& table : tables) CARPOOL_CHECK(kv.take(blocks, table));
+  CountingTopk::Counts counts;
+  const CountingTopk policy(c.n_experts, c.top_k, c.layers, counts);
+  RoutingCounters ignored;
+  Rows rows;
+  for (int t = 0; t < out.steps; ++t) {
+    rows.clear();
+    for (size_t b = 0; b < tables.size(); ++b)
+      rows.push(tokens[b * length + static_cast<size_t>(t)], t, tables[b].data(), {Phase::kDecode, false, 0}, false);
+    model.forward(rows, kv, policy, ignored);
+  }
+  finish_counts(counts, out);
+  return out;
+}
+
+std::vector<InspectRow> predict(const ModelConfig& c, const StepBytes& bytes, const InspectInput& input) {
+  std::vector<InspectRow> rows;
+  const int M = c.moe_layers(), E = c.n_experts, K = c.top_k;
+  for (const int batch : input.batches) {
+    const auto found = std::find_if(input.text.begin(), input.text.end(),
+                                    [&](const TextRouting& text) { return text.batch == batch; });
+    const double plain = M > 0 ? uniform_union(E, K, batch) : 0;
+    for (const int k0 : M > 0 ? shown_k0(K) : std::vector<int>{0}) {
+      InspectRow row;
+      row.policy = M == 0 || k0 == K ? "topk" : fmt::format("oea:k0={}", k0);
+      row.k0 = k0;
+      row.batch = batch;
+      if (M > 0) row.uniform = k0 == K ? plain : oea_distinct(uniform_union(E, k0, batch), plain, K, batch);
+      row.distinct_experts = row.uniform;
+      row.distinct_experts_plain = plain;
+      if (M > 0 && found != input.text.end()) {
+        row.text = row.distinct_experts = found->distinct[static_cast<size_t>(k0) - 1];
+        row.distinct_experts_plain = found->distinct.back();
+      }
+      row.bytes_per_step =
+          row.distinct_experts * M * bytes.per_expert + bytes.dense + bytes.kv_per_token * input.context_tokens * batch;
+      row.tokens_per_second_bound = batch * input.read_gbps * 1e9 / row.bytes_per_step;
+      rows.push_back(std::move(row));
+    }
+  }
+  return rows;
+}
+
+}  // namespace carpool
