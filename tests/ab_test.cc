@@ -12,7 +12,7 @@ const std::string kSmall =
 
 const json::object& row(const json::value& v, const std::string& policy, const std::string& steps = "decode") {
   for (const json::value& r : v.at("results").as_array()) {
-    if (r.at("policy") == policy && r.at("steps") == steps) return r.as_object();
+    if (r.at("policy").as_string() == policy && r.at("steps").as_string() == steps) return r.as_object();
   }
   throw std::runtime_error("no row for " + policy);
 }

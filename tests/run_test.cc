@@ -143,7 +143,7 @@ TEST(Run, WhatCannotBeDoneIsRefusedWithOneSentenceAndItsExitCode) {
 
 TEST(Run, AModelWhoseTokenizerOutgrowsItsEmbeddingIsRefused) {  // T3
   const TemporaryFolder folder;
-  fs::copy(kSource + "/tests/golden/qwen3_moe/float32_untied", folder.path(), fs::copy_options::overwrite_existing);
+  fs::copy(kSource + "/tests/golden/qwen3_moe/float32_untied", folder.path(), fs::copy_options::recursive | fs::copy_options::overwrite_existing);
   fs::copy(kBooks + "/tokenizer.json", folder / "tokenizer.json");
   expect_refused("run " + folder.path() + " --quiet x", 65, "embedding has 96 rows");
 }

@@ -103,6 +103,7 @@ void add_ab(CLI::App& app, const Invocation& invocation) {
       ->allow_extra_args(false);
   c.add_option("--concurrency", options->ab.concurrency, "requests decoded together, e.g. 1,4,16")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->capture_default_str();
   c.add_option("--new-tokens", options->ab.new_tokens, "tokens generated per request")->capture_default_str();
   c.add_option("--repeats", options->ab.repeats, "rounds in which every policy runs once")->capture_default_str();
@@ -114,7 +115,9 @@ void add_ab(CLI::App& app, const Invocation& invocation) {
   c.add_option("--prompts", options->prompts_file,
                "one prompt per line (default: prompts.txt of the model, else starts of the text)");
   c.add_option("--text", options->text,
-               "text for the quality pass; lines of --- separate documents (default: eval.txt of the model)");
+               "text for the quality pass; lines of --- separate documents; may be given several times (default: "
+               "eval.txt of the model)")
+      ->allow_extra_args(false);
   c.add_option("--documents", options->ab.text.documents, "documents of the quality pass")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));

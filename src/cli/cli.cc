@@ -27,6 +27,7 @@ int run_cli(int argc, const char* const* argv) {
   app.name("carpool");
   app.set_version_flag("--version", fmt::format("carpool {} ({})", CARPOOL_VERSION, build_commit()));
   app.require_subcommand(1);
+  app.option_defaults()->take_last();  // of an option given twice, as in a script with overrides, the last one counts
   app.get_formatter()->column_width(36);
   const Invocation invocation{{argv + 1, argv + argc}};
   add_run(app, invocation);
