@@ -18,13 +18,15 @@
 namespace carpool {
 namespace {
 
+constexpr int kUsualContext = 512;
+
 struct Options {
   std::string model, isa, json;
   std::vector<std::string> text;
   std::vector<int> batches = {1, 2, 4, 8, 16, 32, 64, 128, 256};
   std::string format = "bf16";
   int threads = 0;
-  int context = 512;
+  int context = -1;  // not given: kUsualContext, or what the model has
   bool quiet = false;
 };
 
@@ -61,11 +63,18 @@ StepBytes bytes_of_files(const ModelConfig& config, const std::string& directory
   return bytes;
 }
 
+// All tokens of the texts in order; lines of "---" separate documents and are not part of them.
 std::vector<int> tokens_of(const Options& options, const Tokenizer& tokenizer) {
+  constexpr std::string_view kSeparator = "\n---\n";
   std::vector<int> tokens;
   for (const std::string& path : options.text) {
-    const std::vector<int> more = tokenizer.encode(read_text_file(path), false, false);
-    tokens.insert(tokens.end(), more.begin(), more.end());
+    const std::string text = read_text_file(path);
+    for (size_t at = 0; at < text.size();) {
+      const size_t end = std::min(text.find(kSeparator, at), text.size());
+      const std::vector<int> more = tokenizer.encode(std::string_view(text).substr(at, end - at), false, false);
+      tokens.insert(tokens.end(), more.begin(), more.end());
+      at = end + kSeparator.size();
+    }
   }
   return tokens;
 }
@@ -106,7 +115,7 @@ void run(const Options& options, const Invocation& invocation) {
   const Format format = format_named(options.format);
   report.bytes = files ? bytes_of_files(report.config, options.model) : assumed_bytes(report.config, format);
   report.input.batches = options.batches;
-  report.input.context_tokens = options.context;
+  report.input.context_tokens = options.context >= 0 ? options.context : std::min(kUsualContext, report.config.context);
   if (!options.text.empty()) report.input.text = count_texts(options);
   const int threads = options.threads > 0 ? options.threads : default_threads();
   const std::unique_ptr<Ops> ops = make_cpu_ops(threads, options.isa);
@@ -140,9 +149,9 @@ void add_inspect(CLI::App& app, const Invocation& invocation) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   c.add_option("--text", options->text, "count distinct experts on this text too (loads the model)");
-  c.add_option("--context", options->context, "positions of context per row, for the bytes of the KV cache")
-      ->check(CLI::Range(0, 1 << 24))
-      ->capture_default_str();
+  c.add_option("--context", options->context,
+               "positions of context per row, for the bytes of the KV cache (default: 512, or the model's context)")
+      ->check(CLI::Range(0, 1 << 24));
   c.add_option("--format", options->format, "format to assume when the directory has no weights: f32 or bf16")
       ->capture_default_str();
   c.add_option("--threads", options->threads, "threads to read memory and compute with (default: usable CPUs)")
