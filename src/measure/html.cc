@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "measure/charts.h"
 
@@ -193,18 +194,20 @@ std::string quality_section(const Series& series) {
   return chart_section("What it costs", text, charts + "</div>", numbers);
 }
 
-std::string floor_section(const Series& series) {
+std::string floor_section(const Series& series, const std::string& note) {
   BarChart chart{.id = "floor",
                  .title = "Share of the memory floor",
                  .description =
                      "The time that reading the step's bytes once would take at the bandwidth measured in "
-                     "this run, as a share of the step's time. 100 % is as fast as memory allows.",
+                     "this run, as a share of the step's time. 100 % is as fast as memory allows. " +
+                     note,
                  .axis = "percent of the measured read bandwidth",
                  .reference_name = "",
                  .axis_max = 100,
                  .bars = {}};
   Table numbers{chart.title, {"policy", "batch", "MB/step", "read GB/s", "of floor"}, {}};
   for (const ResultRow* row : series.rows) {
+    chart.axis_max = std::max(chart.axis_max, std::isfinite(row->floor_share) ? 100 * row->floor_share : 0);
     chart.bars.push_back(series.bar(*row, 100 * row->floor_share, percent_text(row->floor_share)));
     numbers.rows.push_back({row->policy, std::to_string(row->batch), number_text(row->bytes_per_step / 1e6, 2),
                             number_text(row->read_gbps, 1), percent_text(row->floor_share)});
@@ -239,7 +242,8 @@ std::string html_report(const Report& report) {
   const Series series(report);
   std::string body = findings_section(report) + facts_section(report.facts);
   if (!series.rows.empty()) {
-    body += experts_section(series) + time_section(series) + quality_section(series) + floor_section(series);
+    body += experts_section(series) + time_section(series) + quality_section(series) +
+            floor_section(series, floor_note(report));
   }
   body += "<section>\n<h2>All numbers</h2>\n";
   for (const Table& table : {speed_table(report), quality_table(report), routing_table(report), mixed_table(report)}) {

@@ -144,6 +144,13 @@ TEST(HtmlReport, NumbersThatAreNotFiniteLeaveNoTrace) {
   EXPECT_EQ(tag_problem(html), "");
 }
 
+TEST(HtmlReport, ExplainsAShareOfTheFloorAboveAll) {
+  Report report = sample_report();
+  EXPECT_FALSE(contains(html_report(report), "came from cache"));
+  report.rows[1].floor_share = 1.553;
+  EXPECT_TRUE(contains(html_report(report), "came from cache"));
+}
+
 TEST(HtmlReport, AReportWithoutRowsIsStillAPage) {
   Report report = sample_report();
   report.rows.clear();

@@ -216,6 +216,14 @@ std::string findings(const Report& report) {
   return out;
 }
 
+std::string floor_note(const Report& report) {
+  for (const ResultRow& row : report.rows) {
+    if (is_decode(row) && row.floor_share > 1)
+      return "Above 100 % of the floor, a part of the step's bytes came from cache: memory was not the limit there.";
+  }
+  return "";
+}
+
 std::string to_text(const Table& table) {
   const size_t n = table.columns.size();
   std::vector<size_t> width(n);
@@ -250,8 +258,9 @@ std::string text_table(const Report& report) {
     out += "\n";
     out += to_text(table);
   }
-  const std::string found = findings(report);
-  if (!found.empty()) out += fmt::format("\n{}\n", found);
+  for (const std::string& text : {floor_note(report), findings(report)}) {
+    if (!text.empty()) out += fmt::format("\n{}\n", text);
+  }
   return out;
 }
 

@@ -52,6 +52,9 @@ Table mixed_table(const Report& report);
 // step time, quality, and whether the intervals leave room for "no change".
 std::string findings(const Report& report);
 
+// Why a share of the floor is above 100 %, when one is; else empty.
+std::string floor_note(const Report& report);
+
 std::string to_text(const Table& table);
 // Facts, tables and findings.
 std::string text_table(const Report& report);

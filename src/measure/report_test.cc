@@ -119,6 +119,14 @@ TEST(Report, SaysWhenAPolicyWasLeftAloneAndWhy) {
   EXPECT_TRUE(contains(text, "oea:k0=5 changed nothing, all rows ran plain routing (min_batch 7)")) << text;
 }
 
+TEST(Report, ExplainsAShareOfTheFloorAboveAll) {
+  Report report = sample_report();
+  EXPECT_FALSE(contains(text_table(report), "came from cache"));
+  report.rows[1].floor_share = 1.553;
+  EXPECT_TRUE(contains(text_table(report), "155.3 %"));
+  EXPECT_TRUE(contains(text_table(report), "came from cache"));
+}
+
 TEST(Report, EachBatchHasItsOwnSentence) {
   Report report = sample_report();
   report.rows.push_back(plain_row(4));
