@@ -63,7 +63,7 @@ ChatTemplate ChatTemplate::parse(std::string_view source) {
 }
 
 std::vector<Piece> ChatTemplate::render(const ChatInput& input) const {
-  const Text text = jinja::run_template(state_->body, make_variables(input), input.now);
+  const Text text = jinja::run_template(state_->body, make_variables(input), {input.now, input.max_time});
   std::vector<Piece> pieces;
   for (size_t begin = 0; begin < text.bytes.size();) {
     const size_t end = std::min(text.marks.find_first_not_of(text.marks[begin], begin), text.bytes.size());

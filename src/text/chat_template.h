@@ -6,6 +6,7 @@
 // Jinja2 as transformers configures it (trim_blocks, lstrip_blocks, immutable sandbox, its own tojson).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -22,9 +23,10 @@ namespace carpool {
 struct ChatInput {
   json::value messages;  // a list of objects with role and content
   bool add_generation_prompt = true;
-  json::object variables;          // further names from the request (tools, documents, ...); untrusted
-  json::object trusted_variables;  // further names from the model's files (bos_token, eos_token)
-  std::optional<int64_t> now;      // seconds since 1970, UTC, for templates that print the date
+  json::object variables;                    // further names from the request (tools, documents, ...); untrusted
+  json::object trusted_variables;            // further names from the model's files (bos_token, eos_token)
+  std::optional<int64_t> now;                // seconds since 1970, UTC, for templates that print the date
+  std::chrono::milliseconds max_time{2000};  // of rendering; the other budgets are fixed (jinja/value.h)
 };
 
 // Immutable and safe to share between threads.

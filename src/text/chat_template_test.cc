@@ -31,6 +31,7 @@ std::string render(std::string_view source, const json::object& variables = {}) 
   ChatInput input;
   input.messages = json::array{};
   input.variables = variables;
+  input.max_time = std::chrono::hours(1);  // so that slow machines meet the other budgets first
   return join(ChatTemplate::parse(source).render(input));
 }
 
@@ -130,7 +131,9 @@ TEST(ChatTemplate, AnObjectionOfTheTemplateIsAnErrorOfTheRequest) {
 }
 
 TEST(ChatTemplate, TheDateIsTheCallersAndItsAbsenceAnError) {
-  ChatInput input{json::array{}, false, {}, {}, 0};
+  ChatInput input;
+  input.messages = json::array{};
+  input.now = 0;
   EXPECT_EQ(join(ChatTemplate::parse("{{ strftime_now('%d %b %Y') }}").render(input)), "01 Jan 1970");
   EXPECT_NE(failure("{{ strftime_now('%Y') }}").find("no date was given"), std::string::npos);
 }
@@ -274,6 +277,21 @@ TEST(ChatTemplate, HostileTemplatesEndInAnErrorWithinTheirBudgets) {
     const std::string text = failure(source, {{"x", json::object{}}});
     EXPECT_NE(text.find(sentence), std::string::npos) << source << " gave: " << text;
   }
+}
+
+TEST(ChatTemplate, ATemplateThatUsesUpItsTimeIsStopped) {
+  ChatInput input;
+  input.messages = json::array{};
+  input.max_time = std::chrono::milliseconds(0);
+  const ChatTemplate chat = ChatTemplate::parse("{% for a in range(9999) %}{% if a %}{% endif %}{% endfor %}");
+  try {
+    chat.render(input);
+    FAIL() << "rendered in no time";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("takes over 0 ms"), std::string::npos) << error.what();
+  }
+  input.max_time = std::chrono::hours(1);
+  EXPECT_TRUE(chat.render(input).empty());
 }
 
 TEST(ChatTemplate, DeeplyNestedSourceIsRefusedNotOverflowed) {

@@ -54,7 +54,7 @@ Value to_json_filter(const Value& input, const Arguments& arguments, Budget& bud
     int64_t n = 0;
     if (!indent->as_integer(n) || n < 0 || n > 32) throw Failure{"tojson: indent must be 0 to 32"};
     style.indent = static_cast<int>(n);
-    style.item_separator = ",";
+    style.item_separator.assign(1, ',');
   }
   if (const Value* separators = arguments.get(2, "separators"); separators && !separators->is_none()) {
     const List* pair = separators->list();

@@ -20,8 +20,8 @@ enum class Flow { kNext, kBreak, kContinue };
 
 class Interpreter {
  public:
-  Interpreter(std::map<std::string, Value, std::less<>> variables, std::optional<int64_t> now)
-      : globals_(std::move(variables)), now_(now) {}
+  Interpreter(std::map<std::string, Value, std::less<>> variables, const RunOptions& options)
+      : globals_(std::move(variables)), now_(options.now), budget_(options.max_time) {}
 
   Text run(const std::vector<Statement>& body) {
     try {
@@ -525,8 +525,8 @@ class Interpreter {
 }  // namespace
 
 Text run_template(const std::vector<Statement>& body, std::map<std::string, Value, std::less<>> variables,
-                  std::optional<int64_t> now) {
-  return Interpreter(std::move(variables), now).run(body);
+                  const RunOptions& options) {
+  return Interpreter(std::move(variables), options).run(body);
 }
 
 }  // namespace carpool::jinja

@@ -4,6 +4,7 @@
 // have their own, `if` has not; macros see the template's own names but not their caller's.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -14,9 +15,13 @@
 
 namespace carpool::jinja {
 
-// Appends nothing on failure: throws Error{kMalformed} with the line, or Error{kUsage} when the template itself objects
-// (raise_exception). `now`: seconds since 1970 for strftime_now, which is an error without it.
+struct RunOptions {
+  std::optional<int64_t> now;  // seconds since 1970 for strftime_now, which is an error without it
+  std::chrono::milliseconds max_time;
+};
+
+// Throws Error{kMalformed} with the line, or Error{kUsage} when the template itself objects (raise_exception).
 Text run_template(const std::vector<Statement>& body, std::map<std::string, Value, std::less<>> variables,
-                  std::optional<int64_t> now);
+                  const RunOptions& options);
 
 }  // namespace carpool::jinja

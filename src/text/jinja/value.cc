@@ -332,7 +332,9 @@ void Budget::items(size_t count) {
 void Budget::check() {
   if (steps_ > kMaxSteps) throw Failure{fmt::format("the template takes over {} steps", kMaxSteps)};
   until_clock_ = 0;
-  if (std::chrono::steady_clock::now() > deadline_) throw Failure{"the template takes over 2 seconds"};
+  if (std::chrono::steady_clock::now() >= deadline_) {
+    throw Failure{fmt::format("the template takes over {} ms", max_time_.count())};
+  }
 }
 
 }  // namespace carpool::jinja

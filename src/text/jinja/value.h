@@ -140,7 +140,9 @@ class Budget {
   static constexpr size_t kMaxTextBytes = size_t{16} << 20;      // of the output and of any text on the way
   static constexpr uint64_t kMaxTotalBytes = uint64_t{1} << 28;  // of everything made on the way
   static constexpr size_t kMaxListItems = 1'000'000;
-  static constexpr auto kMaxTime = std::chrono::seconds(2);
+
+  explicit Budget(std::chrono::milliseconds max_time)
+      : max_time_(max_time), deadline_(std::chrono::steady_clock::now() + max_time) {}
 
   void step(uint64_t n = 1) {
     steps_ += n, until_clock_ += n;
@@ -152,7 +154,8 @@ class Budget {
  private:
   void check();
   uint64_t steps_ = 0, until_clock_ = 0, total_bytes_ = 0;
-  std::chrono::steady_clock::time_point deadline_ = std::chrono::steady_clock::now() + kMaxTime;
+  std::chrono::milliseconds max_time_;
+  std::chrono::steady_clock::time_point deadline_;
 };
 
 }  // namespace carpool::jinja
