@@ -72,6 +72,11 @@ TEST(BruteForce, AllInputsOfTwoRowsAndFourExpertsAgreeWithTheOracle) {
                              {Phase::kPrefill, false, 0},
                              {Phase::kPad, false, 0},
                              {Phase::kDecode, false, 1}};
+#ifdef CARPOOL_SANITIZED
+  constexpr size_t kStride = 10;  // memory errors need no exhaustive search
+#else
+  constexpr size_t kStride = 1;
+#endif
   Scratch scratch;
   Selection got;
   int64_t cases = 0;
@@ -80,7 +85,7 @@ TEST(BruteForce, AllInputsOfTwoRowsAndFourExpertsAgreeWithTheOracle) {
     const oracle::Settings settings = oracle::parse(spec);
     for (int top_k = std::max(1, oracle::get_int(settings, "k0", 0)); top_k <= 3; ++top_k) {
       for (size_t first = 0; first < orders.size(); ++first) {
-        for (size_t second = 0; second < orders.size(); ++second) {
+        for (size_t second = 0; second < orders.size(); second += kStride) {
           Case c{4, top_k, {}, {}, {}};
           c.add_row(orders[first], orders[first]);
           c.add_row(orders[second], orders[second]);
@@ -97,7 +102,7 @@ TEST(BruteForce, AllInputsOfTwoRowsAndFourExpertsAgreeWithTheOracle) {
     }
   }
   RecordProperty("cases", std::to_string(cases));
-  EXPECT_GT(cases, 4'000'000);
+  EXPECT_GT(cases, 4'000'000 / static_cast<int64_t>(kStride));
 }
 
 TEST(BruteForce, RandomBatchesAgreeWithTheOracle) {

@@ -12,14 +12,6 @@
 #include "routing/policy.h"
 #include "routing/scoring.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define CARPOOL_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define CARPOOL_SANITIZED 1
-#endif
-#endif
-
 #ifndef CARPOOL_SANITIZED
 namespace {
 bool counting = false;
