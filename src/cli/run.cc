@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <ctime>
 #include <iostream>
 #include <iterator>
 #include <map>
@@ -58,8 +59,13 @@ std::vector<int> encode_prompt(const LoadedModel& loaded, const RunOptions& opti
                 fmt::format("{}: the model has no chat template", escape(options.model.model, 400)));
   }
   const ChatTemplate chat = ChatTemplate::parse(*loaded.tokenizer_config.chat_template);
-  const json::array messages{json::object{{"role", "user"}, {"content", prompt}}};
-  return loaded.tokenizer.encode(chat.render(messages, /*add_generation_prompt=*/true), /*add_special=*/false);
+  ChatInput input;
+  input.messages = json::array{json::object{{"role", "user"}, {"content", prompt}}};
+  input.now = std::time(nullptr);
+  const TokenizerConfig& tokens = loaded.tokenizer_config;
+  if (tokens.bos_token) input.trusted_variables["bos_token"] = *tokens.bos_token;
+  if (tokens.eos_token) input.trusted_variables["eos_token"] = *tokens.eos_token;
+  return encode_chat(loaded.tokenizer, ChatTemplate::parse(*tokens.chat_template).render(input));
 }
 
 SamplingParams sampling(const RunOptions& options, const ModelConfig& config) {
