@@ -109,6 +109,8 @@ TEST(Ab, WhatCannotBeMeasuredIsRefused) {
   expect_refused("ab " + kBooks + " --quiet --b oea:k0=3 --documents 8 --concurrency 16 --repeats 1", 64,
                  "cannot form a batch");
   expect_refused("ab " + kBooks + " --quiet --b oea:k0=3 --text /nowhere.txt", 66, "/nowhere.txt");
+  expect_refused("ab " + kBooks + " --quiet --b oea:k0=3 --chunk 1 --new-tokens 8 --repeats 1", 64,
+                 "no step decoded all 16 requests together");
 }
 
 }  // namespace

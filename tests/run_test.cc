@@ -80,7 +80,7 @@ TEST(Run, PromptsFromAFileFormOneBatchAndBatchLimitAndChunkChangeNoText) {
 TEST(Run, ThePolicyRanAndIsolatedRequestsStayPlain) {
   const std::string batch = kRun + "--prompts " + kBooks + "/prompts.txt ";
   const json::value topk = carpool_json(batch);
-  for (const std::string& spelling : {"--policy oea:k0=3", "--oea-k0 3"}) {
+  for (const std::string spelling : {"--policy oea:k0=3", "--oea-k0 3"}) {
     const json::value oea = carpool_json(batch + spelling);
     EXPECT_EQ(oea.at("policy"), "oea:k0=3");
     EXPECT_LT(oea.at("routing").at("distinct_experts").as_double(),
@@ -114,7 +114,9 @@ TEST(Run, ThreadsAndIsaAreHonouredAndNamed) {
     const json::value v = carpool_json(kRun + "--threads 1 --isa " + isa + kPrompt);
     const std::string machine(v.at("machine").as_string());
     EXPECT_NE(machine.find("1 threads"), std::string::npos) << machine;
-    if (std::string(isa) == "scalar") EXPECT_NE(machine.find("scalar"), std::string::npos) << machine;
+    if (std::string(isa) == "scalar") {
+      EXPECT_NE(machine.find("scalar"), std::string::npos) << machine;
+    }
   }
   EXPECT_NE(std::string(carpool_json(kRun + kPrompt, "CARPOOL_ISA=scalar").at("machine").as_string()).find("scalar"),
             std::string::npos);
@@ -143,9 +145,25 @@ TEST(Run, WhatCannotBeDoneIsRefusedWithOneSentenceAndItsExitCode) {
 
 TEST(Run, AModelWhoseTokenizerOutgrowsItsEmbeddingIsRefused) {  // T3
   const TemporaryFolder folder;
-  fs::copy(kSource + "/tests/golden/qwen3_moe/float32_untied", folder.path(), fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  fs::copy(kSource + "/tests/golden/qwen3_moe/float32_untied", folder.path(),
+           fs::copy_options::recursive | fs::copy_options::overwrite_existing);
   fs::copy(kBooks + "/tokenizer.json", folder / "tokenizer.json");
   expect_refused("run " + folder.path() + " --quiet x", 65, "embedding has 96 rows");
+}
+
+// N1, through the command: one NaN in one expert is found at load unless the check is switched off.
+TEST(Run, TheFiniteCheckRefusesANanUnlessItIsSwitchedOff) {
+  const TemporaryFolder folder;
+  for (const char* file : {"config.json", "tokenizer.json", "tokenizer_config.json"})
+    fs::copy(kBooks + "/" + file, folder / file);
+  std::string weights = slurp(kBooks + "/model.safetensors");
+  weights[weights.size() - 101] = '\x7f';  // the upper byte of a bfloat16 whose lower byte becomes c0: NaN
+  weights[weights.size() - 102] = '\xc0';
+  std::ofstream(folder / "model.safetensors", std::ios::binary) << weights;
+  expect_refused("run " + folder.path() + " --quiet --max-tokens 1 x", 65, "NaN or infinite");
+  const Outcome o = carpool("run " + folder.path() + " --quiet --max-tokens 1 --no-finite-check x");
+  EXPECT_NE(o.code, 65) << o.err;
+  EXPECT_EQ(o.err.find("NaN or infinite"), std::string::npos) << o.err;
 }
 
 TEST(Run, HelpAndVersionExplainThemselves) {

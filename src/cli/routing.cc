@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <limits>
 #include <memory>
 
+#include "cli/model_options.h"
 #include "routing/policy.h"
 #include "routing/scoring.h"
 
@@ -188,17 +188,6 @@ std::string read_all(const std::string& file) {
   return text;
 }
 
-void write_all(const std::string& file, const std::string& text) {
-  if (file == "-") {
-    std::cout << text << std::flush;
-    return;
-  }
-  std::ofstream out(file, std::ios::binary);
-  if (!out) throw Error(ErrorKind::kCannotCreate, fmt::format("{}: cannot be created", escape(file)));
-  out << text << std::flush;
-  if (!out) throw Error(ErrorKind::kIo, fmt::format("{}: writing failed", escape(file)));
-}
-
 std::vector<std::pair<const char*, bool>> named_properties(const PolicyProperties& p) {
   return {{"union_exact", p.union_exact}, {"keeps_top_k0", p.keeps_top_k0}, {"fills_union", p.fills_union},
           {"batch_free", p.batch_free},   {"may_repeat", p.may_repeat},     {"at_most_plain", p.at_most_plain}};
@@ -271,24 +260,29 @@ json::value score_request(const std::string& text, const std::string& where) {
 void add_routing(CLI::App& app) {
   CLI::App* routing = app.add_subcommand("routing", "The routing core alone: list policies, route given logits");
   routing->require_subcommand(1);
+  routing->footer("Example: carpool routing list");
 
   CLI::App* list = routing->add_subcommand("list", "Every policy with its arguments and what it promises");
   auto json_file = std::make_shared<std::string>();
   list->add_option("--json", *json_file, "Write the list as JSON to this file; - is standard output");
+  list->footer("Example: carpool routing list --json -");
   list->callback([json_file] {
     if (json_file->empty()) {
-      write_all("-", list_as_text());
+      write_output("-", list_as_text());
     } else {
-      write_all(*json_file, pretty(list_policies()));
+      write_output(*json_file, pretty(list_policies()));
     }
   });
 
   CLI::App* score = routing->add_subcommand("score", "Route one batch of logits: JSON in, experts and weights out");
   auto file = std::make_shared<std::string>();
   score->add_option("FILE", *file, "The request (src/cli/routing.h describes it); - is standard input")->required();
+  score->footer(
+      "Example: echo '{\"logits\": [[2, 1, 0], [0, 2, 1]], \"top_k\": 2, \"scoring\": \"softmax\", \"policy\": "
+      "\"oea:k0=1,guard=off\"}' | carpool routing score -");
   score->callback([file] {
     const std::string where = *file == "-" ? "standard input" : escape(*file);
-    write_all("-", json::serialize(score_request(read_all(*file), where)) + "\n");
+    write_output("-", json::serialize(score_request(read_all(*file), where)) + "\n");
   });
 }
 

@@ -77,7 +77,7 @@ std::vector<int> in_company(Model& model, const Request& request, int neighbours
 }
 
 TEST(Engine, ARequestsTokensAreTheSameAloneAndAmongNeighboursThatComeAndGo) {
-  for (const std::string& name : {"bf16_tied", "dense_layers"}) {
+  for (const char* name : {"bf16_tied", "dense_layers"}) {
     for (const std::string& isa : cpu_isa_names()) {
       Model reference = golden::load(name, isa, 1);
       for (const int length : {1, 9, 40}) {

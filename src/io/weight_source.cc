@@ -197,23 +197,6 @@ const TensorInfo* WeightSource::find(std::string_view name) const {
   return it != by_name_.end() && tensors_[*it].name == name ? &tensors_[*it] : nullptr;
 }
 
-void WeightSource::check_complete(std::span<const std::string> expected) const {
-  std::vector<std::string_view> wanted(expected.begin(), expected.end());
-  std::sort(wanted.begin(), wanted.end());
-  wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
-  Differences differences;
-  for (const std::string_view name : wanted) {
-    if (find(name) == nullptr) differences.add("missing " + quoted(name));
-  }
-  for (const uint32_t i : by_name_) {
-    const std::string& name = tensors_[i].name;
-    if (!std::binary_search(wanted.begin(), wanted.end(), name)) differences.add("unexpected " + quoted(name));
-  }
-  if (differences.any()) {
-    differences.refuse(ErrorKind::kMalformed, where_, "differences between the weights and what the model needs");
-  }
-}
-
 void WeightSource::verify_unchanged() const {
   for (const MappedFile& file : shards_) file.verify_unchanged();
 }

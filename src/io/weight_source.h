@@ -2,7 +2,7 @@
 //
 // Owns the mapped files and one list of tensors over them. open() succeeds only if every shard is there, whole,
 // and the index and the shards agree in both directions, so that "loaded" never means "some of it". Does not
-// know which tensors a model needs: the model loader says so with check_complete().
+// know which tensors a model needs: TensorReader of model/weights.h does, and reports what is missing or left over.
 // Read next: io/safetensors.h (one file), io/tensor_info.h (what it gives).
 #pragma once
 
@@ -34,10 +34,6 @@ class WeightSource {
   const std::string& where() const { return where_; }  // escaped path, for messages
   int shard_count() const { return static_cast<int>(shards_.size()); }
   const MappedFile& shard(int index) const { return shards_[static_cast<size_t>(index)]; }
-
-  // Throws kMalformed unless the names here are exactly `expected` (in any order): lists the first ten
-  // differences - missing tensors, then unexpected ones - and their number. A name given twice counts once.
-  void check_complete(std::span<const std::string> expected) const;
 
   // MappedFile::verify_unchanged on every file (kIo): call when the weights were read, before "ready".
   void verify_unchanged() const;

@@ -211,33 +211,6 @@ TEST(WeightSource, S8ATotalSizeThatIsWrongIsRefusedAndNoneIsNeeded) {
   }
 }
 
-TEST(WeightSource, S9TheExpectedSetMustBeExactlyThere) {
-  const ShardedModel model;
-  const WeightSource source = model.open();
-  using Names = std::vector<std::string>;
-  source.check_complete(Names{"b", "a", "c"});
-  source.check_complete(Names{"a", "a", "b", "c"});
-  const auto refusal_of = [&](const Names& names) {
-    return error_of(ErrorKind::kMalformed, [&] { source.check_complete(names); });
-  };
-  EXPECT_TRUE(contains(refusal_of({"a", "b"}),
-                       ": 1 differences between the weights and what the model needs: unexpected \"c\""));
-  EXPECT_TRUE(contains(refusal_of({"a", "b", "c", "d"}), "missing \"d\""));
-  EXPECT_TRUE(contains(refusal_of({"a", "b", "x\ny"}),
-                       "2 differences between the weights and what the model needs: missing "
-                       "\"x\\ny\"; unexpected \"c\""));
-}
-
-TEST(WeightSource, S9TheFirstTenDifferencesAreListedAndAllAreCounted) {
-  const ShardedModel model;
-  std::vector<std::string> names;
-  for (char c = 'e'; c < 'e' + 12; ++c) names.push_back(std::string("t") + c);
-  const std::string what = error_of(ErrorKind::kMalformed, [&] { model.open().check_complete(names); });
-  EXPECT_TRUE(contains(what, ": 15 differences")) << what;
-  EXPECT_TRUE(contains(what, "missing \"te\"") && contains(what, "missing \"tn\"; ...")) << what;
-  EXPECT_FALSE(contains(what, "\"to\"")) << what;
-}
-
 TEST(WeightSource, S10AShardThatChangedSinceItWasOpenedIsReported) {
   const ShardedModel model;
   const WeightSource source = model.open();

@@ -166,6 +166,11 @@ std::vector<ResultRow> run_ab(Model& model, const std::vector<std::vector<int>>&
       progress(fmt::format("quality at concurrency {}", concurrency), share);
     });
     for (size_t s = 0; s < sides.size(); ++s) {
+      if (sides[s].decode.steps == 0) {
+        throw Error(ErrorKind::kUsage,
+                    fmt::format("no step decoded all {} requests together: give more --new-tokens or a larger --chunk",
+                                concurrency));
+      }
       ResultRow row = make_row(model, sides[s], sides[s].decode, "decode", concurrency);
       row.quality = quality.quality[s];
       std::vector<double> ratios;
@@ -175,7 +180,9 @@ std::vector<ResultRow> run_ab(Model& model, const std::vector<std::vector<int>>&
       row.speedup = median_with_interval(ratios);
       rows.push_back(std::move(row));
     }
-    for (const Side& side : sides) rows.push_back(make_row(model, side, side.mixed, "mixed", concurrency));
+    for (const Side& side : sides) {
+      if (side.mixed.steps > 0) rows.push_back(make_row(model, side, side.mixed, "mixed", concurrency));
+    }
     for (ResultRow& row : rows) {
       if (row.batch != concurrency) continue;
       row.read_gbps = median(bandwidth);

@@ -120,18 +120,6 @@ std::string printable(std::string text) {
   return text;
 }
 
-bool ran_plain(const ResultRow& row) {
-  return row.policy == "topk" || (row.routing.layers > 0 && row.routing.rerouted_tokens == 0);
-}
-
-void require_quality(const Report& report) {
-  for (const ResultRow& row : report.rows) {
-    if (!is_decode(row) || ran_plain(row) || row.quality) continue;
-    throw Error(ErrorKind::kInternal, fmt::format("no report: the speed of {} at batch {} has no quality beside it",
-                                                  printable(row.policy), row.batch));
-  }
-}
-
 std::vector<std::pair<std::string, std::string>> fact_lines(const RunFacts& facts) {
   std::vector<std::pair<std::string, std::string>> lines = {
       {"command", facts.command}, {"commit", facts.commit}, {"machine", facts.machine}, {"model", facts.model}};

@@ -1,7 +1,7 @@
 // Reports of measurements for people: text tables for the terminal, and the sentence that says what was found.
 //
-// Owns Table (made once, rendered as text here and as HTML in html.h), the spelling of numbers in reports, and the
-// rule that no speed of a lossy policy is shown without its quality. JSON is made in result.h. Prints nothing.
+// Owns Table (made once, rendered as text here and as HTML in html.h), the spelling of numbers in reports. JSON is made
+// in result.h. Prints nothing.
 #pragma once
 
 #include <string>
@@ -31,12 +31,6 @@ std::string percent_text(double share, int decimals = 1);
 int decimals_for(double value);
 // `text` with control characters made visible as '?', so that a terminal does not obey them.
 std::string printable(std::string text);
-
-// True when the measured steps ran exactly the model's own choice: the row's policy is topk, or the counters say so.
-bool ran_plain(const ResultRow& row);
-
-// Error{kInternal} when a decode row that did not run plain has no quality: every writer of a report calls this first.
-void require_quality(const Report& report);
 
 // Command, commit, machine, model and settings, in order.
 std::vector<std::pair<std::string, std::string>> fact_lines(const RunFacts& facts);

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/cpu_info.h"
+#include "base/error.h"
 #include "build_info.h"
 
 namespace carpool {
@@ -53,7 +54,20 @@ json::object to_json(const ResultRow& row) {
 
 }  // namespace
 
+bool ran_plain(const ResultRow& row) {
+  return row.policy == "topk" || (row.routing.layers > 0 && row.routing.rerouted_tokens == 0);
+}
+
+void require_quality(const Report& report) {
+  for (const ResultRow& row : report.rows) {
+    if (row.steps != "decode" || ran_plain(row) || row.quality) continue;
+    throw Error(ErrorKind::kInternal, fmt::format("no report: the speed of {} at batch {} has no quality beside it",
+                                                  escape(row.policy), row.batch));
+  }
+}
+
 json::value to_json(const Report& report) {
+  require_quality(report);
   json::object out;
   out["command"] = report.facts.command;
   out["commit"] = report.facts.commit;

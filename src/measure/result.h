@@ -1,7 +1,8 @@
 // A number with everything needed to repeat it.
 //
-// Owns the rows that every measuring command reports, their JSON spelling, and the facts about the run (command,
-// commit, machine). Text tables and the HTML report are made from these in report.h. Plain data.
+// Owns the rows that every measuring command reports, their JSON spelling, the rule that no speed of a lossy policy
+// leaves without its quality, and the facts about the run (command, commit, machine). Text tables and the HTML report
+// are made from these in report.h.
 #pragma once
 
 #include <optional>
@@ -55,6 +56,12 @@ struct Report {
   RunFacts facts;
   std::vector<ResultRow> rows;
 };
+
+// True when the measured steps ran exactly the model's own choice: the row's policy is topk, or the counters say so.
+bool ran_plain(const ResultRow& row);
+
+// Error{kInternal} when a decode row that did not run plain has no quality: every writer of a report calls this first.
+void require_quality(const Report& report);
 
 // {"command", "commit", "machine", "model", "settings", "results": [...]}.
 json::value to_json(const Report& report);
