@@ -18,21 +18,21 @@ class KvCache {
   // Room for `tokens` positions (rounded up to blocks). Error{kNoMemory} with both numbers when it cannot fit.
   KvCache(const ModelConfig& config, int64_t tokens);
 
-  static int blocks_for(int64_t tokens) { return static_cast<int>((tokens + kBlockTokens - 1) / kBlockTokens); }
+  // Blocks that `tokens` >= 0 positions need.
+  static int64_t blocks_for(int64_t tokens) { return tokens / kBlockTokens + (tokens % kBlockTokens != 0 ? 1 : 0); }
   static size_t bytes_for(const ModelConfig& config, int64_t tokens);
 
   int free_blocks() const { return static_cast<int>(free_.size()); }
   int total_blocks() const { return blocks_; }
   // Appends `n` free blocks to `table`; false, and nothing taken, when fewer are free.
-  bool take(int n, std::vector<int>& table);
+  bool take(int64_t n, std::vector<int>& table);
   // Returns the blocks of `table` to the pool and empties it.
   void give_back(std::vector<int>& table);
 
   KvLayer layer(int l);
 
  private:
-  int blocks_;
-  size_t layer_floats_;
+  int blocks_ = 0;
   std::vector<std::vector<float>> keys_, values_;  // [L]
   std::vector<int> free_;                          // used as a stack
 };
