@@ -22,10 +22,10 @@ MARGIN = 1e-4
 EXPERTS, TOP_K, ROWS = 12, 4, 6
 
 SPECS = [
-    "topk", "prune:k0=0", "prune:k0=2", "oea:k0=0", "oea:k0=1", "oea:k0=2", "oea:k0=3", "oea:k0=4",
+    "topk", "prune:k0=0", "prune:k0=2", "prune:k0=3,p=0.5", "oea:k0=0", "oea:k0=1", "oea:k0=2", "oea:k0=3", "oea:k0=4",
     "oea:k0=1,min_batch=1,guard=off", "oea:k0=2,min_batch=1,guard=off", "oea:k0=2,min_batch=4", "oea:k0=3,p=0.5",
     "oea:k0=3,p=0.3,guard=off", "oea:k0=2,k_max=6", "oea:k0=2,k_max=3", "oea:k0=2,max_p=5", "oea:k0=2,max_rows=4",
-    "oea:k0=1,underfill=keep,guard=off", "oea:k0=1,lend=prefill", "oea:k0=2,lend=prefill,guard=off",
+    "oea:k0=1,underfill=keep,guard=off", "oea:k0=2,k_max=3,underfill=keep,guard=off", "oea:k0=1,lend=prefill", "oea:k0=2,lend=prefill,guard=off",
     "oea:k0=2,p=0.6,k_max=5,max_p=8,min_batch=1,underfill=keep,lend=prefill,guard=off",
 ]
 VARIANTS = {

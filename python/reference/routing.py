@@ -126,7 +126,8 @@ def prune(batch, arguments):
         return batch.all_plain("policy")
     rows = range(len(batch.rows))
     reasons = [batch.own_reason(t) for t in rows]
-    return [(batch.plain(t) if reasons[t] else batch.order(t)[:k0], reasons[t]) for t in rows]
+    p = float(arguments.get("p", 1))
+    return [(batch.plain(t) if reasons[t] else oea_base(batch, t, k0, p), reasons[t]) for t in rows]
 
 
 def oea_base(batch, t, k0, p):
@@ -179,7 +180,10 @@ def oea(batch, arguments):
                 break
             if expert in group_union:
                 chosen = chosen + [expert]
-        answer.append((batch.plain(t) if keep and len(chosen) < batch.top_k else chosen, None))
+        if keep and len(chosen) < min(batch.top_k, k_max):
+            answer.append((batch.plain(t), "union"))
+        else:
+            answer.append((chosen, None))
     return answer
 
 

@@ -3,7 +3,12 @@
 #include "engine/engine.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "base/error.h"
@@ -251,6 +256,54 @@ TEST(Engine, WhatCannotBeServedIsRefusedWithASentence) {
   refused("a stop string must have 1 to 256 bytes", [](Request& r) { r.stop_strings = {""}; });
   refused("at most 128 stop ids", [](Request& r) { r.stop_ids.assign(129, 1); });
   EXPECT_FALSE(engine.step());
+}
+
+// A private copy of a golden float32 model in which one row of the embedding is NaN.
+class NanEmbedding {
+ public:
+  NanEmbedding(const std::string& name, int row, int width)
+      : path_(std::filesystem::temp_directory_path() / ("carpool_engine_test_" + std::to_string(getpid()))) {
+    std::filesystem::copy(kFolder + "/" + name, path_);
+    const std::string file = (path_ / "model.safetensors").string();
+    std::string bytes = read_text_file(file);
+    uint64_t header = 0;
+    std::memcpy(&header, bytes.data(), sizeof header);
+    const json::value names = json::parse(bytes.substr(8, header));
+    const auto begin = names.at("model.embed_tokens.weight").at("data_offsets").at(0).to_number<size_t>();
+    for (int i = 0; i < width; ++i) {
+      const float nan = NAN;
+      std::memcpy(bytes.data() + 8 + header + begin + sizeof(float) * static_cast<size_t>(row * width + i), &nan,
+                  sizeof nan);
+    }
+    std::ofstream(file, std::ios::binary) << bytes;
+  }
+  ~NanEmbedding() { std::filesystem::remove_all(path_); }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// N2: a token whose embedding is NaN. Its request ends as numerical_error; the others keep every bit.
+TEST(Engine, NonFiniteLogitsEndOneRequestAndLeaveItsNeighboursAlone) {
+  const NanEmbedding copy("float32_untied", 95, 32);
+  Model model = Model::load(copy.path(), {1, "auto", false, {}});
+  const Request healthy = request_of({1, 2, 3}, 20);
+  const auto expected = alone(model, healthy);
+  ASSERT_EQ(expected.size(), 20u) << "the broken token must not come up by itself";
+  for (const char* policy : {"topk", "oea:k0=1,guard=off"}) {
+    Engine engine(model, nullptr, make_policy(policy), {8, 16, 0});
+    Request isolated = healthy;
+    isolated.isolated = true;
+    const RequestId good = engine.submit(isolated);
+    const RequestId bad = engine.submit(request_of({1, 95, 3}, 20));
+    const auto results = run_to_end(engine);
+    EXPECT_EQ(results.at(bad).finish, FinishReason::kNumericalError) << policy;
+    EXPECT_TRUE(results.at(bad).tokens.empty()) << policy;
+    EXPECT_EQ(results.at(good).finish, FinishReason::kLength) << policy;
+    EXPECT_EQ(results.at(good).tokens, expected) << policy;
+    EXPECT_EQ(engine.free_kv_blocks(), engine.total_kv_blocks());
+  }
 }
 
 TEST(Engine, APolicyThatDoesNotFitTheModelIsRefused) {

@@ -2,6 +2,7 @@
 #include "model/weights.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstring>
 
@@ -18,8 +19,8 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 }
 
 std::vector<float> decode(const TensorInfo* tensor, int64_t rows, int64_t cols) {
+  if (!tensor) return {};  // reported; sizes of a config that no file backs up are not allocated
   std::vector<float> out(static_cast<size_t>(rows * cols));
-  if (!tensor) return out;
   const WeightView view{*format_of_safetensors(tensor->dtype), tensor->data, rows, cols};
   for (int64_t r = 0; r < rows; ++r) decode_row(view, r, out.data() + r * cols);
   return out;
@@ -44,26 +45,31 @@ size_t bytes_of(const ExpertSet& set) {
 
 }  // namespace
 
+void TensorReader::report(const std::string& problem) {
+  if (first_problems_.size() < kListed) first_problems_.push_back(problem);
+  if (++problems_ == kGiveUp) fail();
+}
+
 const TensorInfo* TensorReader::take(const std::string& name, const std::vector<int64_t>& shape) {
   taken_.insert(name);
   const TensorInfo* tensor = source_.find(name);
   if (!tensor) {
-    problems_.push_back(fmt::format("\"{}\" is missing", escape(name)));
+    report(fmt::format("\"{}\" is missing", escape(name)));
     return nullptr;
   }
   if (tensor->shape != shape) {
-    problems_.push_back(fmt::format("\"{}\" has shape {}, the config needs {}", escape(name), shape_text(tensor->shape),
-                                    shape_text(shape)));
+    report(fmt::format("\"{}\" has shape {}, the config needs {}", escape(name), shape_text(tensor->shape),
+                       shape_text(shape)));
     return nullptr;
   }
   if (!format_of_safetensors(tensor->dtype)) {
-    problems_.push_back(fmt::format("\"{}\" has dtype {}, supported: {}", escape(name), tensor->dtype, format_names()));
+    report(fmt::format("\"{}\" has dtype {}, supported: {}", escape(name), tensor->dtype, format_names()));
     return nullptr;
   }
   if (check_finite_) {
     if (const NonFinite bad = scan_non_finite(*tensor); bad.count) {
-      problems_.push_back(fmt::format("\"{}\" has {} values that are NaN or infinite, the first at index {}",
-                                      escape(name), bad.count, bad.first_index));
+      report(fmt::format("\"{}\" has {} values that are NaN or infinite, the first at index {}", escape(name),
+                         bad.count, bad.first_index));
       return nullptr;
     }
   }
@@ -85,17 +91,18 @@ std::vector<float> TensorReader::matrix_f32(const std::string& name, int64_t row
   return decode(take(name, {rows, cols}), rows, cols);
 }
 
-void TensorReader::finish() const {
-  std::vector<std::string> problems = problems_;
+void TensorReader::finish() {
   for (const TensorInfo& tensor : source_.tensors()) {
-    if (!taken_.contains(tensor.name))
-      problems.push_back(fmt::format("\"{}\" is not part of this model", escape(tensor.name)));
+    if (!taken_.contains(tensor.name)) report(fmt::format("\"{}\" is not part of this model", escape(tensor.name)));
   }
-  if (problems.empty()) return;
-  std::string text = fmt::format("{}: {} tensor{} cannot be used: ", source_.where(), problems.size(),
-                                 problems.size() == 1 ? "" : "s");
-  for (size_t i = 0; i < std::min<size_t>(problems.size(), 10); ++i) text += (i ? "; " : "") + problems[i];
-  throw Error(ErrorKind::kMalformed, problems.size() > 10 ? text + "; ..." : text);
+  if (problems_ > 0) fail();
+}
+
+void TensorReader::fail() const {
+  std::string text =
+      fmt::format("{}: {}{} tensor{} cannot be used: {}", source_.where(), problems_ == kGiveUp ? "at least " : "",
+                  problems_, problems_ == 1 ? "" : "s", fmt::join(first_problems_, "; "));
+  throw Error(ErrorKind::kMalformed, problems_ > kListed ? text + "; ..." : text);
 }
 
 size_t Weights::expert_bytes() const {

@@ -1,8 +1,8 @@
 // The tensors of a model, as views into mapped files or private copies.
 //
-// Owns Weights (one named field per tensor), TensorReader (takes tensors by name and shape and reports everything
-// that is missing, misshapen or left over at once), and the cold copies that benches rotate through so that small
-// models are read from memory rather than from cache. Read next: family.h, forward.cc.
+// Owns Weights (one named field per tensor), TensorReader (takes tensors by name and shape and reports what is missing,
+// misshapen or left over together, so that one look at the message is enough), and the cold copies that benches rotate
+// through so that small models are read from memory rather than from cache. Read next: family.h, forward.cc.
 #pragma once
 
 #include <functional>
@@ -55,22 +55,29 @@ struct Weights {
 
 class TensorReader {
  public:
+  static constexpr size_t kListed = 10;    // problems that the message spells out
+  static constexpr size_t kGiveUp = 1000;  // problems after which the file is not of this model; take throws then
+
   // `check_finite` scans every tensor taken for NaN and Inf.
   TensorReader(const WeightSource& source, bool check_finite) : source_(source), check_finite_(check_finite) {}
 
   WeightView matrix(const std::string& name, int64_t rows, int64_t cols);
   std::vector<float> vector(const std::string& name, int64_t n);                       // as float32
   std::vector<float> matrix_f32(const std::string& name, int64_t rows, int64_t cols);  // as float32
-  // Throws Error{kMalformed}: up to ten of the missing, misshapen, non-finite or unexpected tensors, and their number.
-  void finish() const;
+  // Throws Error{kMalformed}: the first ten of the missing, misshapen, non-finite or unexpected tensors, and their
+  // number.
+  void finish();
   std::function<void(double share)> progress;  // of the bytes taken so far, if set
 
  private:
   const TensorInfo* take(const std::string& name, const std::vector<int64_t>& shape);
+  void report(const std::string& problem);
+  [[noreturn]] void fail() const;
   const WeightSource& source_;
   bool check_finite_;
   std::set<std::string> taken_;
-  std::vector<std::string> problems_;
+  std::vector<std::string> first_problems_;  // at most kListed
+  size_t problems_ = 0;
   size_t bytes_taken_ = 0;
 };
 

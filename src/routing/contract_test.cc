@@ -93,7 +93,6 @@ TEST(Contract, AFalseDeclarationIsCaught) {
       {"oea:k0=2", &PolicyProperties::batch_free, "batch_free"},
       {"oea:k0=1,min_batch=1,guard=off", &PolicyProperties::batch_free, "batch_free"},
       {"oea:k0=1,underfill=keep,guard=off", &PolicyProperties::union_exact, "O1"},
-      {"oea:k0=1,underfill=keep,guard=off", &PolicyProperties::fills_union, "P6"},
       {"oea:k0=2,lend=prefill,guard=off", &PolicyProperties::union_exact, "O1"},
   };
   for (const FalseClaim& claim : claims) {

@@ -35,29 +35,11 @@ class Oea final : public PolicyBase {
   void check(int n_experts, int top_k) const override;
 
  private:
-  int base_size(const RouterInput& in, int t, std::span<const int> best) const;
   void collect(const RouterInput& in, Scratch& scratch, ExpertSets& unions) const;
   std::span<const int> fill(const RouterInput& in, int t, const ExpertSets& unions, Scratch& scratch) const;
 
   OeaArguments arg_;
 };
-
-// n_i: the ranks of `best` (the row's best k0) until they hold the share p of all weight of the row. The weight scores
-// of softmax routers sum to 1, those of sigmoid routers do not, hence a share. In double, and never with p >= 1: a
-// float32 sum need not reach 1.
-int Oea::base_size(const RouterInput& in, int t, std::span<const int> best) const {
-  if (arg_.p >= 1) return static_cast<int>(best.size());
-  const std::span<const float> weights = in.weight_row(t);
-  const auto weight = [&](size_t e) { return weights[e] > 0 ? static_cast<double>(weights[e]) : 0.0; };
-  double total = 0;
-  for (size_t e = 0; e < weights.size(); ++e) total += weight(e);
-  double mass = 0;
-  for (size_t i = 0; i < best.size(); ++i) {
-    mass += weight(static_cast<size_t>(best[i]));
-    if (mass >= arg_.p * total) return static_cast<int>(i) + 1;
-  }
-  return static_cast<int>(best.size());
-}
 
 // The union of the base sets, per group: of eligible rows, and of prefill rows where they lend.
 void Oea::collect(const RouterInput& in, Scratch& scratch, ExpertSets& unions) const {
@@ -66,9 +48,7 @@ void Oea::collect(const RouterInput& in, Scratch& scratch, ExpertSets& unions) c
     const bool eligible = own_reason(token) == PlainReason::kApplied;
     const bool lends = arg_.prefill_lends && token.phase == Phase::kPrefill && !token.isolated;
     if (!eligible && !lends) continue;
-    const std::span<const int> best = best_ranked(in.rank_row(t), arg_.k0, scratch);
-    const int n = base_size(in, t, best);
-    for (int expert : best.first(static_cast<size_t>(n))) unions.add(scratch.group_of_row[t], expert);
+    for (int expert : base_set(in, t, arg_.k0, arg_.p, scratch)) unions.add(scratch.group_of_row[t], expert);
   }
 }
 
@@ -102,8 +82,9 @@ void Oea::select(const RouterInput& in, Scratch& scratch, Selection& out) const 
       continue;
     }
     const std::span<const int> chosen = fill(in, t, unions, scratch);
-    if (arg_.keep_underfilled && static_cast<int>(chosen.size()) < in.top_k) {
-      push_plain(in, t, reason, scratch, out);
+    const int full = std::min(in.top_k, arg_.k_max.value_or(in.top_k));
+    if (arg_.keep_underfilled && static_cast<int>(chosen.size()) < full) {
+      push_plain(in, t, PlainReason::kUnion, scratch, out);
       continue;
     }
     for (int expert : chosen) out.push(expert);
@@ -142,9 +123,8 @@ std::unique_ptr<Policy> make_oea(Arguments& arguments, const PolicyProperties& d
   a.union_guard = arguments.choice("guard", {"on", "off"}) == 0;
 
   PolicyProperties properties = declared;
-  // A row that keeps its plain choice may use experts outside the union, and a lender's base may find no taker.
-  if (a.keep_underfilled) properties.union_exact = properties.fills_union = false;
-  if (a.prefill_lends) properties.union_exact = false;
+  // The base set of a row that then stays plain, or of a lender, may find no taker among the applied rows.
+  if (a.keep_underfilled || a.prefill_lends) properties.union_exact = false;
   return std::make_unique<Oea>(a, arguments.spec(), properties);
 }
 
@@ -160,7 +140,7 @@ PolicyDescription describe_oea() {
                     {"min_batch", "groups with fewer eligible rows stay plain", "2"},
                     {"max_rows", "steps with more rows, pads aside, stay plain", "unlimited"},
                     {"underfill",
-                     "fewer: a row may end with fewer than K experts; keep: it then keeps its plain choice", "fewer"},
+                     "fewer: a row may end with fewer than K (or k_max) experts; keep: it then stays plain", "fewer"},
                     {"lend", "prefill: base sets of prefill rows join the union; none: they do not", "none"},
                     {"guard", "on: a group whose union has fewer than K experts stays plain; off: it does not", "on"}},
       .examples = {"oea:k0=0", "oea:k0=1", "oea:k0=2", "oea:k0=3", "oea:k0=1,min_batch=1,guard=off",

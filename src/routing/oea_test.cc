@@ -163,7 +163,7 @@ TEST(Oea, AnUnderfilledRowMayKeepItsPlainChoice) {
   const Case c = hand_checked();
   const Outcome keep = run("oea:k0=1,max_p=4,underfill=keep", c);
   EXPECT_EQ(keep.rows, (Rows{{0, 1, 3}, {1, 4, 5}, {3, 5, 0}}));
-  EXPECT_EQ(keep.reasons, (std::vector<std::string>(3, "applied")));
+  EXPECT_EQ(keep.reasons, (std::vector<std::string>{"applied", "union", "union"}));
 }
 
 TEST(Oea, PrefillRowsLendOnlyWhenAskedAndAreNeverReRouted) {

@@ -165,11 +165,13 @@ inline Answer oea(const RouterInput& in, const Settings& s, Fault fault = Fault:
   Answer answer;
   for (int t = 0; t < in.rows(); ++t) {
     const int group = fault == Fault::kIgnoresGroups ? 0 : in.tokens[static_cast<size_t>(t)].group;
-    const PlainReason why = reason(in, t, s, unions[group], fault);
+    PlainReason why = reason(in, t, s, unions[group], fault);
     std::vector<int> row = plain_row(in, t);
     if (why == PlainReason::kApplied) {
       const std::vector<int> filled = walk(in, t, s, unions[group], fault);
-      const bool keep = get(s, "underfill", "fewer") == "keep" && static_cast<int>(filled.size()) < in.top_k;
+      const int full = std::min(in.top_k, get_int(s, "k_max", in.top_k));
+      const bool keep = get(s, "underfill", "fewer") == "keep" && static_cast<int>(filled.size()) < full;
+      if (keep) why = PlainReason::kUnion;
       if (!keep) row = filled;
     }
     answer.rows.push_back(row);
@@ -194,7 +196,7 @@ inline Answer prune(const RouterInput& in, const Settings& s) {
     } else if (token.phase == Phase::kPrefill) {
       why = PlainReason::kPhase;
     } else {
-      row = first(row, static_cast<size_t>(k0));
+      row = base_set(in, t, k0, std::stod(get(s, "p", "1")));
     }
     answer.rows.push_back(row);
     answer.reasons.push_back(why);

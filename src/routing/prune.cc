@@ -13,8 +13,8 @@ namespace {
 
 class Prune final : public PolicyBase {
  public:
-  Prune(int k0, std::string spec, const PolicyProperties& properties)
-      : PolicyBase(std::move(spec), properties), k0_(k0) {}
+  Prune(int k0, double p, std::string spec, const PolicyProperties& properties)
+      : PolicyBase(std::move(spec), properties), k0_(k0), p_(p) {}
 
   void select(const RouterInput& in, Scratch& scratch, Selection& out) const override {
     if (k0_ == 0) return select_plain(in, scratch, out);
@@ -25,12 +25,12 @@ class Prune final : public PolicyBase {
         push_plain(in, t, reason, scratch, out);
         continue;
       }
-      for (int expert : best_ranked(in.rank_row(t), k0_, scratch)) out.push(expert);
+      for (int expert : base_set(in, t, k0_, p_, scratch)) out.push(expert);
       out.end_row(reason);
     }
   }
 
-  bool is_plain(int top_k) const override { return k0_ == 0 || k0_ == top_k; }
+  bool is_plain(int top_k) const override { return k0_ == 0 || (k0_ == top_k && p_ >= 1); }
 
   void check(int, int top_k) const override {
     if (k0_ > top_k) refuse(*this, fmt::format("k0 {} is more than the model's {} experts per token", k0_, top_k));
@@ -38,18 +38,22 @@ class Prune final : public PolicyBase {
 
  private:
   int k0_;
+  double p_;
 };
 
 }  // namespace
 
 PolicyDescription describe_prune() {
-  return {.summary = "every decode row runs only its k0 best experts",
-          .arguments = {{"k0", "experts per decode row, 1 to K; 0 switches the policy off", "required"}},
-          .examples = {"prune:k0=0", "prune:k0=1", "prune:k0=2", "prune:k0=3"},
-          .make = [](Arguments& arguments, const PolicyProperties& declared) -> std::unique_ptr<Policy> {
-            const int k0 = arguments.required_integer("k0", 0, kMaxArgument);
-            return std::make_unique<Prune>(k0, arguments.spec(), declared);
-          }};
+  return {
+      .summary = "every decode row runs only its k0 best experts",
+      .arguments = {{"k0", "experts per decode row, 1 to K; 0 switches the policy off", "required"},
+                    {"p", "a row runs fewer than k0 once they hold this share of its weight; 1 and above: never", "1"}},
+      .examples = {"prune:k0=0", "prune:k0=1", "prune:k0=2", "prune:k0=3", "prune:k0=3,p=0.5"},
+      .make = [](Arguments& arguments, const PolicyProperties& declared) -> std::unique_ptr<Policy> {
+        const int k0 = arguments.required_integer("k0", 0, kMaxArgument);
+        const double p = arguments.number_above("p", 1.0, 0.0);
+        return std::make_unique<Prune>(k0, p, arguments.spec(), declared);
+      }};
 }
 
 }  // namespace carpool

@@ -45,6 +45,7 @@ TEST(Prune, ZeroSwitchesItOffAndKIsPlain) {
   EXPECT_EQ(run("prune:k0=0", four_rows()).row(0).size(), 3u);
   EXPECT_EQ(run("prune:k0=0", four_rows()).reason(1), PlainReason::kPolicy);
   EXPECT_TRUE(make_policy("prune:k0=0")->is_plain(3));
+  EXPECT_FALSE(make_policy("prune:k0=3,p=0.9")->is_plain(3));
   EXPECT_TRUE(make_policy("prune:k0=3")->is_plain(3));
   EXPECT_FALSE(make_policy("prune:k0=2")->is_plain(3));
 }

@@ -60,6 +60,21 @@ void guard_batch(const RouterInput& in, const BatchGuards& guards, Scratch& scra
   }
 }
 
+std::span<const int> base_set(const RouterInput& in, int t, int k0, double p, Scratch& scratch) {
+  const std::span<const int> best = best_ranked(in.rank_row(t), k0, scratch);
+  if (p >= 1) return best;
+  const std::span<const float> weights = in.weight_row(t);
+  const auto weight = [&](size_t e) { return weights[e] > 0 ? static_cast<double>(weights[e]) : 0.0; };
+  double total = 0;
+  for (size_t e = 0; e < weights.size(); ++e) total += weight(e);
+  double mass = 0;
+  for (size_t i = 0; i < best.size(); ++i) {
+    mass += weight(static_cast<size_t>(best[i]));
+    if (mass >= p * total) return best.first(i + 1);
+  }
+  return best;
+}
+
 void push_plain(const RouterInput& in, int t, PlainReason reason, Scratch& scratch, Selection& out) {
   if (in.tokens[t].phase != Phase::kPad) {
     for (int expert : best_ranked(in.rank_row(t), in.top_k, scratch)) out.push(expert);

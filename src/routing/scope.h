@@ -47,6 +47,11 @@ struct BatchGuards {
 // After number_groups: fills scratch.verdict [G] with kMinBatch, kMaxRows or kApplied, the first that holds.
 void guard_batch(const RouterInput& in, const BatchGuards& guards, Scratch& scratch);
 
+// The base set of row t: its best k0 experts, or as few of them as hold the share p of all weight of the row (n_i =
+// min(k0, t_i) of arXiv 2511.02237). The weight scores of softmax routers sum to 1, those of sigmoid routers do not,
+// hence a share. p >= 1 never cuts: a float32 sum need not reach 1. The result lies in scratch.order.
+std::span<const int> base_set(const RouterInput& in, int t, int k0, double p, Scratch& scratch);
+
 // Ends row t with the model's own choice (none for a pad). The only way any row becomes plain.
 void push_plain(const RouterInput& in, int t, PlainReason reason, Scratch& scratch, Selection& out);
 
