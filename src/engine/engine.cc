@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/time.h"
 
 namespace carpool {
@@ -36,7 +37,9 @@ Engine::Engine(Model& model, const Tokenizer* tokenizer, std::unique_ptr<Policy>
       kv_(model.config(), pool_tokens(options, model.config())),
       scheduler_(kv_, options.max_batch, options.chunk) {
   if (model.config().moe_layers() > 0) policy_->check(model.config().n_experts, model.config().top_k);
-  model_.reserve(options.max_batch + options.chunk, options.max_batch);
+  const int rows = options.max_batch + options.chunk;
+  require_memory(model_.step_bytes(rows, options.max_batch), fmt::format("a step of {} rows", rows));
+  model_.reserve(rows, options.max_batch);
 }
 
 RequestId Engine::submit(Request request) {

@@ -34,7 +34,9 @@ Model Model::load(const std::string& directory, const LoadOptions& options) {
   ModelConfig config = read_model_config(directory);
   auto source = std::make_unique<WeightSource>(WeightSource::open(directory));
   // Matrices are used where the files are mapped; what must fit is the page cache they will occupy.
-  require_memory(source->total_bytes(), fmt::format("{}: the model", source->where()));
+  const uint64_t angles =
+      static_cast<uint64_t>(config.context) * static_cast<uint64_t>(config.head_dim) * sizeof(float);
+  require_memory(source->total_bytes() + angles, fmt::format("{}: the model", source->where()));
   Weights weights;
   TensorReader reader(*source, options.check_finite);
   reader.progress = options.progress;
@@ -60,6 +62,15 @@ Model::Model(ModelConfig config, Weights weights, std::unique_ptr<Ops> ops)
       rope_sin_[static_cast<size_t>(p) * half + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
     }
   }
+}
+
+uint64_t Model::step_bytes(int rows, int logit_rows) const {
+  const ModelConfig& c = config_;
+  const uint64_t per_row = 3 * static_cast<uint64_t>(c.width) +
+                           2 * static_cast<uint64_t>(c.heads) * static_cast<uint64_t>(c.head_dim) +
+                           2 * static_cast<uint64_t>(c.kv_width()) + 4 * static_cast<uint64_t>(c.n_experts);
+  const uint64_t per_logit_row = static_cast<uint64_t>(c.width) + static_cast<uint64_t>(c.vocab);
+  return sizeof(float) * (static_cast<uint64_t>(rows) * per_row + static_cast<uint64_t>(logit_rows) * per_logit_row);
 }
 
 void Model::reserve(int rows, int logit_rows) {

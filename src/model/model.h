@@ -51,6 +51,8 @@ class Model {
   Ops& ops() { return *ops_; }
   void set_cold_copies(int n) { weights_.set_cold_copies(n); }
 
+  // Bytes of the buffers that reserve(rows, logit_rows) makes.
+  uint64_t step_bytes(int rows, int logit_rows) const;
   // Grows the buffers for steps of up to `rows` rows, `logit_rows` of them with logits.
   void reserve(int rows, int logit_rows);
 
