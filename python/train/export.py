@@ -43,6 +43,7 @@ def parse():
     parser.add_argument("--books", required=True, type=pathlib.Path, help="the books it was trained on")
     parser.add_argument("--out", required=True, type=pathlib.Path)
     parser.add_argument("--train-options", required=True, help="options of the run besides --books and --out")
+    parser.add_argument("--note", default="", help="a sentence on how this run differed from its options, for the card")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     return parser.parse_args()
 
@@ -270,7 +271,7 @@ def card_of_recipe(facts):
   (at the last logged step: {facts['last_rate']:.3g} of the full rate).
 - Batch: {a.batch} windows of {a.length} tokens; {state['step']} steps, {state['tokens'] / 1e6:.2f} million tokens
   ({passes:.2f} passes over the data), {state['minutes']:.0f} minutes.
-- Machine: {machine()}.
+- Machine: {machine()}.{facts['note'] and chr(10) + "- As it went: " + facts['note']}
 - Commands (python/train/README.md explains them):
 
       python python/train/tokenizer.py --books BOOKS --out WORK
@@ -334,6 +335,11 @@ knows no facts, follows no instructions, writes no code, and repeats the views o
 chat template only marks turns. It was trained on windows of {length} tokens; config.json allows
 {c.max_position_embeddings} positions, but none beyond the first {length} was ever trained or measured.
 
+## Files beside the weights
+
+`eval.txt` (76 passages separated by lines of `---`) and `prompts.txt` (16 beginnings) were written for this project in the
+manner of the books and never trained on; carpool's measuring commands use them when no other text is given.
+
 ## Licence
 
 Weights, tokenizer and this card: Apache-2.0. The texts it was trained on: public domain, as stated by their source."""
@@ -368,7 +374,7 @@ def main():
     targets = windows[:, 1:]
     total, active = count_parameters(model)
     facts = {
-        "config": model.c, "recipe": recipe, "options": args.train_options, "state": state, "size": size,
+        "config": model.c, "recipe": recipe, "options": args.train_options, "note": args.note, "state": state, "size": size,
         "out_name": args.out.as_posix() if not args.out.is_absolute() else args.out.name,
         "parameters": total, "active_parameters": active, "held_paths": held_paths, "train_books": len(train_paths),
         "train_bytes": sum(len(corpus.read_book(p).encode()) for p in train_paths),

@@ -77,7 +77,7 @@ def parse():
     parser.add_argument("--length", type=int, default=512, help="tokens per window")
     parser.add_argument("--lr-muon", type=float, default=0.02)
     parser.add_argument("--lr-adam", type=float, default=0.003)
-    parser.add_argument("--balance", type=float, default=0.005, help="weight of the load-balancing loss")
+    parser.add_argument("--balance", type=float, default=0.03, help="weight of the load-balancing loss")
     parser.add_argument("--cooldown", type=float, default=0.25, help="last share of the run in which the rate falls")
     parser.add_argument("--cooldown-tokens", type=float, default=2e6)
     parser.add_argument("--checkpoint-minutes", type=float, default=5)
