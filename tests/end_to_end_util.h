@@ -51,8 +51,9 @@ inline Outcome carpool(const std::string& arguments, const std::string& input = 
                        const std::string& environment = "") {
   const TemporaryFolder folder;
   std::ofstream(folder / "in", std::ios::binary) << input;
-  const std::string command = environment + " timeout 600 " + CARPOOL_BINARY + " " + arguments + " <" +
-                              (folder / "in") + " >" + (folder / "out") + " 2>" + (folder / "err");
+  // Redirections come first, so that `arguments` may contain others.
+  const std::string command = environment + " <" + (folder / "in") + " >" + (folder / "out") + " 2>" +
+                              (folder / "err") + " timeout 600 " + CARPOOL_BINARY + " " + arguments;
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128, slurp(folder / "out"), slurp(folder / "err")};
 }

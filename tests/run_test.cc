@@ -1,5 +1,8 @@
 // `carpool run` as a user types it: every option changes what it says it changes, and what cannot be done is refused.
+#include <cstring>
+
 #include "end_to_end_util.h"
+#include "text/tokenizer.h"
 
 namespace carpool::end_to_end {
 namespace {
@@ -107,6 +110,7 @@ TEST(Run, VerboseShowsTheCountersOfEveryStep) {
   EXPECT_EQ(o.code, 0);
   EXPECT_NE(o.err.find("step 1: 0 decode rows"), std::string::npos) << o.err;
   EXPECT_NE(o.err.find("oea:k0=3 on decode steps: distinct experts"), std::string::npos) << o.err;
+  EXPECT_NE(o.err.find("oea:k0=3 on all steps: distinct experts"), std::string::npos) << o.err;
 }
 
 TEST(Run, ThreadsAndIsaAreHonouredAndNamed) {
@@ -132,6 +136,7 @@ TEST(Run, WhatCannotBeDoneIsRefusedWithOneSentenceAndItsExitCode) {
   expect_refused("run " + kBooks + " --policy oea:k0=9 x", 78, "k0");
   expect_refused("run " + kBooks + " --policy oea:k0=3,colour=red x", 78, "colour");
   expect_refused("run " + kBooks + " --policy oea:k0=3 --oea-k0 4 x", 78, "give one");
+  expect_refused("run " + kBooks + " --oea-min-batch 4 x", 78, "--oea-min-batch");
   expect_refused("run " + kBooks + " --quiet ''", 64, "the prompt is empty");
   expect_refused("run " + kBooks + " --quiet --max-tokens 5000 x", 64, "context");
   expect_refused("run " + kBooks + " --quiet --kv-tokens 16 --max-tokens 100 x", 64, "KV blocks");
@@ -141,6 +146,113 @@ TEST(Run, WhatCannotBeDoneIsRefusedWithOneSentenceAndItsExitCode) {
   expect_refused("run " + kBooks + " --prompts /nowhere.txt", 66, "/nowhere.txt");
   expect_refused("", 64, "subcommand");
   expect_refused("fly", 64, "see carpool --help");
+}
+
+TEST(Run, AnExplicitPolicyWinsOverTheEnvironment) {
+  EXPECT_EQ(carpool_json(kRun + "--policy topk" + kPrompt, "CARPOOL_OEA_K0=3").at("policy"), "topk");
+}
+
+TEST(Run, StandardOutputThatFailsEndsWithExitCode74) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  const std::string run = "run " + kBooks + " --quiet --max-tokens 2 ";
+  for (const std::string prompts : {"'One day'", "'One day' 'In the garden'", "--json - 'One day'"})
+    expect_refused(run + prompts + " >/dev/full", 74, "standard output cannot be written");
+  expect_refused(run + "--json /dev/full 'One day' >/dev/null", 74, "/dev/full");
+  EXPECT_TRUE(fs::is_character_file("/dev/full")) << "not replaced";
+}
+
+TEST(Run, AFileWithoutPromptsIsAnErrorAndStandardInputIsNotReadForIt) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "empty.txt") << "\n\n";
+  const Outcome o = carpool("run " + kBooks + " --quiet --max-tokens 1 --prompts " + (folder / "empty.txt"), "One day");
+  EXPECT_EQ(o.code, 64) << o.out;
+  EXPECT_NE(o.err.find("empty.txt: no prompts"), std::string::npos) << o.err;
+}
+
+TEST(Run, StandardInputIsBounded) {
+  const Outcome o = carpool("run " + kBooks + " --quiet --max-tokens 1", std::string((size_t{8} << 20) + 1, 'x'));
+  EXPECT_EQ(o.code, 65);
+  EXPECT_NE(o.err.find("standard input: more than 8388608 bytes"), std::string::npos) << o.err;
+}
+
+TEST(Run, JsonIsValidUtf8WhateverThePromptAndThePathAre) {
+  const TemporaryFolder folder;
+  const std::string link = folder / "model-\xff";
+  fs::create_directory_symlink(kBooks, link);
+  const Outcome o = carpool("run '" + link + "' --quiet --json - --max-tokens 1 'One \xff\xc3 day'");
+  ASSERT_EQ(o.code, 0) << o.err;
+  const json::value v = parse_json(o.out, "run");  // refuses what is not UTF-8
+  EXPECT_EQ(result(v).at("prompt"), "One \xEF\xBF\xBD\xEF\xBF\xBD day");
+  EXPECT_NE(std::string(v.at("model").as_string()).find("model-\xEF\xBF\xBD"), std::string::npos);
+}
+
+TEST(Run, ThePoolIsWhatThePromptsNeedUnlessItsSizeIsGiven) {
+  const json::value one = carpool_json(kRun + kPrompt), two = carpool_json(kRun + kPrompt + kPrompt);
+  const int64_t positions = result(one).at("prompt_tokens").as_int64() + 12 - 1;
+  EXPECT_EQ(one.at("kv_tokens").as_int64(), (positions + 15) / 16 * 16);
+  EXPECT_EQ(two.at("kv_tokens").as_int64(), 2 * one.at("kv_tokens").as_int64());
+  for (const char* spelling : {"--max-batch 1", "--max-running-requests 1"}) {
+    EXPECT_EQ(carpool_json(kRun + spelling + kPrompt + kPrompt).at("kv_tokens"), one.at("kv_tokens")) << spelling;
+  }
+  EXPECT_EQ(carpool_json(kRun + "--kv-tokens 1024" + kPrompt).at("kv_tokens").as_int64(), 1024);
+}
+
+TEST(Run, CountersOfAllStepsIncludeThoseWithPromptRows) {
+  const json::value v = carpool_json(kRun + "--isolated --policy oea:k0=3" + kPrompt);
+  const auto steps = [&](const char* key) { return v.at(key).at("plain_steps").at("isolated").as_int64(); };
+  EXPECT_GT(steps("routing"), 0);
+  EXPECT_GT(steps("routing_all"), steps("routing"));
+}
+
+// Two copies of the embedding, one of them the output matrix, so that a NaN in a row of the other reaches only requests
+// with that token.
+void untie_and_break(const std::string& folder, int token) {
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json"})
+    fs::copy(kBooks + "/" + file, folder + "/" + file);
+  json::value config = parse_json(slurp(kBooks + "/config.json"), "config.json");
+  ASSERT_TRUE(config.at("tie_word_embeddings").as_bool());
+  config.as_object()["tie_word_embeddings"] = false;
+  std::ofstream(folder + "/config.json") << json::serialize(config);
+  const std::string file = slurp(kBooks + "/model.safetensors");
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, file.data(), 8);
+  json::value header = parse_json(file.substr(8, header_bytes), "header");
+  std::string data = file.substr(8 + header_bytes);
+  json::object embedding = header.at("model.embed_tokens.weight").as_object();
+  ASSERT_EQ(embedding.at("dtype"), "BF16");
+  const auto begin = static_cast<size_t>(embedding.at("data_offsets").at(0).as_int64());
+  const auto end = static_cast<size_t>(embedding.at("data_offsets").at(1).as_int64());
+  const size_t width = static_cast<size_t>(embedding.at("shape").at(1).as_int64());
+  embedding["data_offsets"] = json::array{data.size(), data.size() + end - begin};
+  header.as_object()["lm_head.weight"] = embedding;
+  data += data.substr(begin, end - begin);
+  const uint16_t nan = 0x7fc0;
+  std::memcpy(data.data() + begin + static_cast<size_t>(token) * width * 2, &nan, 2);
+  std::string text = json::serialize(header);
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  header_bytes = text.size();
+  std::ofstream(folder + "/model.safetensors", std::ios::binary)
+      << std::string(reinterpret_cast<const char*>(&header_bytes), 8) << text << data;
+}
+
+TEST(Run, LogitsThatAreNotFiniteEndTheirRequestAndNoOther) {
+  // A control character: no prompt of ours but the second has it, and no model of books writes it.
+  const std::vector<int> bad = Tokenizer::load(kBooks + "/tokenizer.json").encode("\x02", false, false);
+  const TemporaryFolder folder;
+  ASSERT_NO_FATAL_FAILURE(untie_and_break(folder.path(), bad.at(0)));
+  const std::string run = "run " + folder.path() +
+                          " --quiet --no-finite-check --max-tokens 12 --temperature 0 --json " + (folder / "out.json");
+  const Outcome o = carpool(run + kPrompt + " '\x02'" + kPrompt);
+  EXPECT_EQ(o.code, 65);
+  EXPECT_NE(o.err.find("the model's logits are not finite for prompt 2 (exit 65)"), std::string::npos) << o.err;
+  const json::value v = parse_json(slurp(folder / "out.json"), "out.json");
+  const std::string alone = text(carpool_json(kRun + kPrompt));
+  EXPECT_EQ(result(v, 1).at("finish_reason"), "numerical_error");
+  for (const size_t i : {size_t{0}, size_t{2}}) {
+    EXPECT_NE(result(v, i).at("finish_reason"), "numerical_error");
+    EXPECT_EQ(text(v, i), alone);
+  }
+  EXPECT_NE(o.out.find(alone), std::string::npos) << o.out;
 }
 
 TEST(Run, AModelWhoseTokenizerOutgrowsItsEmbeddingIsRefused) {  // T3

@@ -12,9 +12,5 @@ inline std::optional<uint64_t> checked_mul(uint64_t a, uint64_t b) {
   uint64_t r;
   return __builtin_mul_overflow(a, b, &r) ? std::nullopt : std::optional(r);
 }
-inline std::optional<uint64_t> checked_add(uint64_t a, uint64_t b) {
-  uint64_t r;
-  return __builtin_add_overflow(a, b, &r) ? std::nullopt : std::optional(r);
-}
 
 }  // namespace carpool

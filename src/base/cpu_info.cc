@@ -4,29 +4,17 @@
 
 #include <cstdint>
 #include <fstream>
+#include <set>
 #include <thread>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
 
+#include "base/threads.h"
+
 namespace carpool {
 namespace {
-
-// "32768K" -> bytes; 0 when the file is absent or unreadable.
-size_t l3_bytes_from_sysfs() {
-  for (int index = 0; index < 8; ++index) {
-    const std::string dir = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/";
-    std::ifstream level_file(dir + "level"), size_file(dir + "size");
-    int level = 0;
-    size_t size = 0;
-    char unit = 0;
-    if (!(level_file >> level) || level != 3 || !(size_file >> size)) continue;
-    size_file >> unit;
-    return unit == 'K' ? size << 10 : unit == 'M' ? size << 20 : size;
-  }
-  return 0;
-}
 
 std::string model_from_proc() {
   std::ifstream file("/proc/cpuinfo");
@@ -58,14 +46,11 @@ void read_features(CpuInfo& info) {
   info.fma = ymm && bit(c, 12);
   info.f16c = ymm && bit(c, 29);
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return;
-  const unsigned subleaves = a;
   info.avx2 = ymm && bit(b, 5);
   info.avx512f = zmm && bit(b, 16);
   info.avx512dq = zmm && bit(b, 17);
   info.avx512bw = zmm && bit(b, 30);
   info.avx512vl = zmm && bit(b, 31);
-  info.avx512vnni = zmm && bit(c, 11);
-  if (subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0) info.avx512bf16 = zmm && bit(a, 5);
 }
 #else
 void read_features(CpuInfo&) {}
@@ -74,13 +59,34 @@ void read_features(CpuInfo&) {}
 CpuInfo read_cpu() {
   CpuInfo info;
   info.model = model_from_proc();
-  info.l3_bytes = l3_bytes_from_sysfs();
+  info.l3_bytes = third_level_cache_bytes(usable_cpus());
   info.logical_cpus = static_cast<int>(std::thread::hardware_concurrency());
   read_features(info);
   return info;
 }
 
 }  // namespace
+
+size_t third_level_cache_bytes(std::span<const int> cpus, const std::string& root) {
+  size_t total = 0;
+  std::set<std::string> counted;  // lists of the CPUs that share one
+  for (const int cpu : cpus) {
+    for (int index = 0; index < 8; ++index) {
+      const std::string dir =
+          root + "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/cache/index" + std::to_string(index) + "/";
+      std::ifstream level_file(dir + "level"), size_file(dir + "size"), shared_file(dir + "shared_cpu_list");
+      int level = 0;
+      size_t size = 0;
+      char unit = 0;
+      std::string shared;
+      if (!(level_file >> level) || level != 3 || !(size_file >> size)) continue;
+      size_file >> unit;
+      if (!(shared_file >> shared)) shared = "unknown";  // one for all is the safer guess
+      if (counted.insert(shared).second) total += unit == 'K' ? size << 10 : unit == 'M' ? size << 20 : size;
+    }
+  }
+  return total;
+}
 
 const CpuInfo& cpu_info() {
   static const CpuInfo info = read_cpu();

@@ -5,9 +5,12 @@
 #include <sys/stat.h>
 
 #include <boost/json/basic_parser_impl.hpp>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
+#include <istream>
 #include <memory>
 #include <optional>
 #include <set>
@@ -204,9 +207,12 @@ std::string read_text_file(const std::string& path, size_t max_bytes) {
     throw Error(ErrorKind::kMissing, fmt::format("{}: not a file name", escape(path, 400)));
   }
   struct stat st{};
-  if (::stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) {
-    throw Error(ErrorKind::kMissing, fmt::format("{}: no such file", escape(path, 400)));
+  if (::stat(path.c_str(), &st) != 0) {
+    const bool absent = errno == ENOENT || errno == ENOTDIR;
+    throw Error(ErrorKind::kMissing,
+                fmt::format("{}: {}", escape(path, 400), absent ? "no such file" : std::strerror(errno)));
   }
+  if (!S_ISREG(st.st_mode)) throw Error(ErrorKind::kMissing, fmt::format("{}: not a regular file", escape(path, 400)));
   if (static_cast<uint64_t>(st.st_size) > max_bytes) {
     throw Error(ErrorKind::kMalformed,
                 fmt::format("{}: {} bytes, the limit is {}", escape(path, 400), st.st_size, max_bytes));
@@ -218,6 +224,25 @@ std::string read_text_file(const std::string& path, size_t max_bytes) {
     throw Error(ErrorKind::kIo, fmt::format("{}: reading stopped before its {} bytes", escape(path, 400), text.size()));
   }
   return text;
+}
+
+std::string read_stream(std::istream& in, size_t max_bytes, const std::string& where) {
+  std::string text;
+  std::vector<char> block(size_t{1} << 16);
+  while (in.read(block.data(), static_cast<std::streamsize>(block.size())) || in.gcount() > 0) {
+    const auto n = static_cast<size_t>(in.gcount());
+    if (n > max_bytes - text.size()) {
+      throw Error(ErrorKind::kMalformed, fmt::format("{}: more than {} bytes, which is the limit", where, max_bytes));
+    }
+    text.append(block.data(), n);
+  }
+  if (in.bad()) throw Error(ErrorKind::kIo, fmt::format("{}: reading failed", where));
+  return text;
+}
+
+bool file_exists(const std::string& path) {
+  struct stat st{};
+  return path.find('\0') == std::string::npos && ::lstat(path.c_str(), &st) == 0;
 }
 
 JsonObject::JsonObject(const json::value& value, std::string where) : where_(std::move(where)) {

@@ -1,12 +1,13 @@
 // Strict JSON: Boost.JSON values, read with the limits and the typed accessors that untrusted files need.
 //
 // Owns: parsing (UTF-8 checked, depth and size limited, duplicate keys refused), accessors that
-// name the key path when a value is missing or of the wrong type, and whole-file reading. Errors are
+// name the key path when a value is missing or of the wrong type, and reading of whole files and streams. Errors are
 // Error{kMalformed} whose sentence begins with `where` (a file name or "request").
 #pragma once
 
 #include <boost/json.hpp>
 #include <cstdint>
+#include <iosfwd>
 #include <string>
 #include <string_view>
 
@@ -26,9 +27,17 @@ struct JsonLimits {
 // Infinity. Numbers are read exactly (nearest double). Sentence: where, byte offset, reason.
 json::value parse_json(std::string_view text, const std::string& where, const JsonLimits& limits = {});
 
-// Reads a whole regular file; kMissing when absent or unreadable, kMalformed when over `max_bytes`, kIo when it
-// became shorter meanwhile.
+// Reads a whole regular file; kMissing when absent, unreadable or no regular file (a folder, a pipe, a device: never
+// waits), kMalformed when over `max_bytes`, kIo when it became shorter meanwhile.
 std::string read_text_file(const std::string& path, size_t max_bytes = size_t{256} << 20);
+
+// Reads `in` to its end; kMalformed when it holds more than `max_bytes` (no more than that is kept in memory), kIo when
+// reading fails. `where` begins the sentence, as in "standard input".
+std::string read_stream(std::istream& in, size_t max_bytes, const std::string& where);
+
+// True when the folder has an entry of this name. A link to nowhere or to itself counts: reading it then says what is
+// wrong, where ignoring an optional file that somebody provided would not. False for a name that no file can have.
+bool file_exists(const std::string& path);
 
 // A view of one object with its place in the file, for typed access: JsonObject(root, "config.json").
 class JsonObject {

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <sstream>
 
 namespace carpool {
 namespace {
@@ -276,6 +277,49 @@ TEST_F(JsonFile, AnAbsentFileADirectoryAndAPipeAreMissing) {
   error_of(ErrorKind::kMissing, [&] { read_text_file(folder_); });
   ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
   error_of(ErrorKind::kMissing, [&] { read_text_file(path_); });
+}
+
+TEST_F(JsonFile, WhatIsNoRegularFileIsCalledSoAndNotAbsent) {
+  const auto sentence = [](const std::string& path) {
+    return error_of(ErrorKind::kMissing, [&] { read_text_file(path); });
+  };
+  EXPECT_TRUE(contains(sentence(path_), "no such file"));
+  EXPECT_TRUE(contains(sentence(folder_), "not a regular file"));
+  EXPECT_TRUE(contains(sentence("/dev/null"), "not a regular file"));
+  ASSERT_EQ(::symlink(path_.c_str(), path_.c_str()), 0);
+  EXPECT_TRUE(contains(sentence(path_), "symbolic link"));
+}
+
+TEST_F(JsonFile, ExistsIsTrueForEveryEntryOfTheFolderAlsoForALinkToItself) {
+  EXPECT_FALSE(file_exists(path_));
+  EXPECT_FALSE(file_exists(""));
+  EXPECT_FALSE(file_exists(std::string(5000, 'x')));
+  EXPECT_TRUE(file_exists(folder_));
+  EXPECT_FALSE(file_exists(folder_ + std::string("\0x", 2)));
+  ASSERT_EQ(::symlink(path_.c_str(), path_.c_str()), 0);
+  EXPECT_TRUE(file_exists(path_));
+  EXPECT_FALSE(file_exists(path_ + "/below"));
+}
+
+TEST(ReadStream, TheWholeStreamIsReadUpToTheLimitAndNotBeyond) {
+  const std::string text = std::string(200'000, 'x') + std::string("\0\n", 2);
+  const auto read = [&](size_t limit) {
+    std::istringstream in(text);
+    return read_stream(in, limit, "standard input");
+  };
+  EXPECT_EQ(read(text.size()), text);
+  EXPECT_EQ(read(text.size() + 1), text);
+  for (const size_t limit : {size_t{0}, size_t{1}, size_t{65536}, text.size() - 1}) {
+    EXPECT_TRUE(contains(error_of(ErrorKind::kMalformed, [&] { read(limit); }),
+                         "standard input: more than " + std::to_string(limit) + " bytes"));
+  }
+  std::istringstream empty;
+  EXPECT_EQ(read_stream(empty, 0, "x"), "");
+}
+
+TEST_F(JsonFile, AStreamThatCannotBeReadIsAnError) {
+  std::ifstream in(folder_);  // opens, but a folder gives no bytes
+  error_of(ErrorKind::kIo, [&] { read_stream(in, 10, "x"); });
 }
 
 TEST_F(JsonFile, AZeroByteInANameDoesNotOpenTheFileBeforeIt) {

@@ -1,7 +1,4 @@
-// Parsing of /proc/meminfo, /proc/self/cgroup and the memory files of the control groups.
-//
-// Inside a container the path in /proc/self/cgroup may be the host's, which does not exist below the container's
-// own /sys/fs/cgroup: levels that are not there are skipped, and the mount's top, which always is, counts too.
+// Parsing of /proc/meminfo and the memory files of the control groups (cgroup.h says where they are).
 #include "base/memory.h"
 
 #include <fmt/format.h>
@@ -11,8 +8,8 @@
 #include <fstream>
 #include <sstream>
 #include <string_view>
-#include <vector>
 
+#include "base/cgroup.h"
 #include "base/error.h"
 
 namespace carpool {
@@ -63,23 +60,10 @@ std::optional<uint64_t> left_in_group(const std::string& folder, const GroupFile
   return *limit - std::min(*limit, used);
 }
 
-// `group` is the path from /proc/self/cgroup, "/a/b": looks at /a/b, /a and the mount itself.
-void take_groups(std::optional<uint64_t>& result, const std::string& root, std::string group, const GroupFiles& files) {
-  if (group.find("..") != std::string::npos) group.clear();  // outside of this namespace: not visible from here
-  while (true) {
-    if (const auto left = left_in_group(root + files.mount + group, files)) take_min(result, *left);
-    const size_t cut = group.rfind('/');
-    if (cut == std::string::npos) return;
-    group.resize(cut);
-  }
-}
-
-bool lists_memory(std::string_view controllers) {
-  while (true) {
-    const size_t comma = controllers.find(',');
-    if (controllers.substr(0, comma) == "memory") return true;
-    if (comma == std::string_view::npos) return false;
-    controllers.remove_prefix(comma + 1);
+void take_groups(std::optional<uint64_t>& result, const std::string& root, const ControlGroup& group,
+                 const GroupFiles& files) {
+  for (const std::string& folder : folders_upwards(root + files.mount, group)) {
+    if (const auto left = left_in_group(folder, files)) take_min(result, *left);
   }
 }
 
@@ -90,18 +74,10 @@ std::optional<uint64_t> available_memory(const std::string& root) {
   if (const auto kib = line_number(read_small_file(root + "/proc/meminfo"), "MemAvailable:"))
     take_min(result, *kib * 1024);
 
-  // Lines "0::/group" (version 2) and "4:cpu,memory:/group" (version 1). A machine may have both mounted.
-  std::istringstream lines(read_small_file(root + "/proc/self/cgroup"));
-  for (std::string line; std::getline(lines, line);) {
-    const size_t first = line.find(':');
-    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    std::string group = line.substr(second + 1);
-    if (group == "/") group.clear();
-    if (controllers.empty()) {
+  for (const ControlGroup& group : control_groups(root)) {  // a machine may have both versions mounted
+    if (group.version2()) {
       take_groups(result, root, group, {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file "});
-    } else if (lists_memory(controllers)) {
+    } else if (group.lists("memory")) {
       take_groups(result, root, group,
                   {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "});
     }

@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/cgroup.h"
 #include "base/error.h"
 
 namespace carpool {
@@ -33,22 +34,6 @@ void pause_cpu() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
-}
-
-// CPUs of the calling thread's affinity mask, ascending; empty when the system does not say.
-std::vector<int> affinity_cpus() {
-  std::vector<int> cpus;
-  cpu_set_t* set = CPU_ALLOC(kMaxCpus);
-  if (set == nullptr) return cpus;
-  const size_t size = CPU_ALLOC_SIZE(kMaxCpus);
-  CPU_ZERO_S(size, set);
-  if (sched_getaffinity(0, size, set) == 0) {
-    for (int cpu = 0; cpu < kMaxCpus; ++cpu) {
-      if (CPU_ISSET_S(cpu, size, set)) cpus.push_back(cpu);
-    }
-  }
-  CPU_FREE(set);
-  return cpus;
 }
 
 // Best effort: a system that refuses keeps its own placement.
@@ -124,7 +109,7 @@ struct ThreadPool::Impl {
 
 ThreadPool::ThreadPool(int threads, bool pin) : impl_(std::make_unique<Impl>()) {
   CARPOOL_CHECK(threads >= 1);
-  const std::vector<int> cpus = affinity_cpus();
+  const std::vector<int> cpus = usable_cpus();
   // Spinning on a CPU that another worker needs would only delay it.
   impl_->spin = threads <= default_threads();
   try {
@@ -194,43 +179,47 @@ double quota_v1(const std::string& dir) {
   return ratio(quota, period);
 }
 
-// The tightest quota from `path` up to the mount point: a parent's limit binds its children. A path that does not
-// exist under the mount (a container sees its own group as the root) simply has no files on the way up.
+// The tightest quota from the group up to the mount point: a parent's limit binds its children.
 template <class Read>
-double tightest(const std::string& mount, std::string path, Read read) {
-  double limit = read(mount);
-  while (!path.empty() && path != "/") {
-    limit = std::min(limit, read(mount + path));
-    path.erase(path.find_last_of('/') == std::string::npos ? 0 : path.find_last_of('/'));
-  }
+double tightest(const std::string& mount, const ControlGroup& group, Read read) {
+  double limit = kUnlimited;
+  for (const std::string& folder : folders_upwards(mount, group)) limit = std::min(limit, read(folder));
   return limit;
 }
 
 }  // namespace
 
+std::vector<int> usable_cpus() {
+  std::vector<int> cpus;
+  cpu_set_t* set = CPU_ALLOC(kMaxCpus);
+  if (set == nullptr) return cpus;
+  const size_t size = CPU_ALLOC_SIZE(kMaxCpus);
+  CPU_ZERO_S(size, set);
+  if (sched_getaffinity(0, size, set) == 0) {
+    for (int cpu = 0; cpu < kMaxCpus; ++cpu) {
+      if (CPU_ISSET_S(cpu, size, set)) cpus.push_back(cpu);
+    }
+  }
+  CPU_FREE(set);
+  return cpus;
+}
+
 double cgroup_cpus(const std::string& root) {
   const std::string mount = root + "/sys/fs/cgroup";
   double limit = kUnlimited;
-  std::ifstream file(root + "/proc/self/cgroup");
-  std::string line;
-  while (std::getline(file, line)) {  // "hierarchy:controllers:/path"
-    const size_t first = line.find(':');
-    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const std::string path = line.substr(second + 1);
-    if (controllers.empty()) {
-      limit = std::min({limit, tightest(mount, path, quota_v2), tightest(mount + "/unified", path, quota_v2)});
-    } else if (("," + controllers + ",").find(",cpu,") != std::string::npos) {
-      limit = std::min(
-          {limit, tightest(mount + "/" + controllers, path, quota_v1), tightest(mount + "/cpu", path, quota_v1)});
+  for (const ControlGroup& group : control_groups(root)) {
+    if (group.version2()) {
+      limit = std::min({limit, tightest(mount, group, quota_v2), tightest(mount + "/unified", group, quota_v2)});
+    } else if (group.lists("cpu")) {
+      limit = std::min({limit, tightest(mount + "/" + group.controllers, group, quota_v1),
+                        tightest(mount + "/cpu", group, quota_v1)});
     }
   }
   return limit;
 }
 
 int default_threads(const std::string& root) {
-  const int cpus = std::max<int>(1, static_cast<int>(affinity_cpus().size()));
+  const int cpus = std::max<int>(1, static_cast<int>(usable_cpus().size()));
   const double quota = std::ceil(cgroup_cpus(root));
   return quota < cpus ? std::max(1, static_cast<int>(quota)) : cpus;
 }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace carpool {
 
@@ -43,6 +44,9 @@ class ThreadPool {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// CPUs of the calling thread's affinity mask, ascending; empty when the system does not say.
+std::vector<int> usable_cpus();
 
 // CPUs that the cgroup quotas of this process allow, tightest along the path; infinity when there is none.
 double cgroup_cpus(const std::string& root = "");

@@ -1,5 +1,7 @@
 // run_cli: the program's frame. Options are parsed by CLI11; every error ends as one line and an exit code.
 #include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <new>
@@ -17,9 +19,30 @@ int report(const std::string& sentence, int code) {
   return code;
 }
 
+// Only async-signal-safe calls. Kernels read the mapping on every thread, so this may run on any of them.
+void on_bus_error(int, siginfo_t* info, void*) {
+  if (info->si_code != BUS_ADRERR) {  // not a page without a file behind it: die as without this handler
+    ::signal(SIGBUS, SIG_DFL);
+    ::raise(SIGBUS);
+    return;
+  }
+  constexpr char kLine[] = "error: a mapped model file became shorter or unreadable (exit 74)\n";
+  static_cast<void>(!::write(STDERR_FILENO, kLine, sizeof(kLine) - 1));
+  ::_exit(static_cast<int>(ErrorKind::kIo));
+}
+
 }  // namespace
 
+void install_bus_handler() {
+  struct sigaction action{};
+  action.sa_sigaction = on_bus_error;
+  action.sa_flags = SA_SIGINFO;
+  sigemptyset(&action.sa_mask);
+  ::sigaction(SIGBUS, &action, nullptr);
+}
+
 int run_cli(int argc, const char* const* argv) {
+  install_bus_handler();
   CLI::App app{
       "carpool: an inference engine for Mixture-of-Experts language models in which the batch decides which experts "
       "are loaded.\n"

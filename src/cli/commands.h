@@ -1,8 +1,8 @@
 // The verbs of the command line; one file each.
 //
 // Each function adds one subcommand to `app` and sets its callback (routing's is in routing.h). Callbacks print to
-// standard output, progress to standard error, and throw Error for everything that goes wrong; main.cc turns that into
-// a sentence and an exit code.
+// standard output, progress to standard error, and throw Error for everything that goes wrong; run_cli (cli.cc) turns
+// that into a sentence and an exit code.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -20,6 +20,10 @@ void add_run(CLI::App& app, const Invocation& invocation);
 void add_ab(CLI::App& app, const Invocation& invocation);
 void add_inspect(CLI::App& app, const Invocation& invocation);
 void add_doctor(CLI::App& app, const Invocation& invocation);
+
+// From now on a mapped file that was truncated under the mapping ends the process with one line and exit code 74
+// instead of a bare signal: nothing can be mended at that point, but the user learns what happened. run_cli calls it.
+void install_bus_handler();
 
 // The whole program: parses, runs, reports. Returns the exit code.
 int run_cli(int argc, const char* const* argv);

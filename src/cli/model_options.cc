@@ -1,21 +1,108 @@
 #include "cli/model_options.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/time.h"
+#include "text/utf8.h"
 
 namespace carpool {
 namespace {
 
 constexpr double kProgressInterval = 0.1;  // seconds between two paints
+constexpr int kMaxK0 = 4096, kMaxMinBatch = 65536;
+constexpr const char* kEnvK0 = "CARPOOL_OEA_K0";
+constexpr const char* kEnvMinBatch = "CARPOOL_OEA_MIN_BATCH";
 
 std::string path_in(const std::string& directory, const char* file) {
   return (std::filesystem::path(directory) / file).string();
+}
+
+// The number in an environment variable; nullopt when it is unset or empty.
+std::optional<int> environment_number(const char* name, int low, int high) {
+  const char* text = std::getenv(name);
+  if (!text || !*text) return std::nullopt;
+  int value = 0;
+  const char* end = text + std::strlen(text);
+  const auto [stop, error] = std::from_chars(text, end, value);
+  if (error != std::errc() || stop != end || value < low || value > high) {
+    throw Error(ErrorKind::kConfig,
+                fmt::format("the environment's {} must be {} to {}, got \"{}\"", name, low, high, escape(text, 60)));
+  }
+  return value;
+}
+
+[[noreturn]] void cannot_create(const std::string& path, int code) {
+  throw Error(ErrorKind::kCannotCreate,
+              fmt::format("{}: cannot be created: {}", escape(path, 400), std::strerror(code)));
+}
+
+// Writes all of `text`; 0, or errno of what failed.
+int write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(fd, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return n < 0 ? errno : EIO;
+    text.remove_prefix(static_cast<size_t>(n));
+  }
+  return 0;
+}
+
+[[noreturn]] void cannot_write(const std::string& path, int code) {
+  throw Error(ErrorKind::kIo, fmt::format("{}: cannot be written: {}", escape(path, 400), std::strerror(code)));
+}
+
+// Into a device, pipe or socket as it stands; nothing is created or replaced.
+void write_into(const std::string& path, const std::string& text) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd < 0) cannot_create(path, errno);
+  int code = write_all(fd, text);
+  if (::close(fd) != 0 && code == 0) code = errno;
+  if (code != 0) cannot_write(path, code);
+}
+
+// A new file of a name nobody else has, then a rename over `path`. `mode` of the result.
+void replace_file(const std::string& path, const std::string& text, mode_t mode) {
+  std::string temporary = path + ".XXXXXX";
+  const int fd = ::mkstemp(temporary.data());
+  if (fd < 0) cannot_create(path, errno);
+  int code = write_all(fd, text);
+  if (code == 0 && (::fchmod(fd, mode) != 0 || ::fsync(fd) != 0)) code = errno;
+  if (::close(fd) != 0 && code == 0) code = errno;
+  if (code == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) code = errno;
+  if (code == 0) return;
+  ::unlink(temporary.c_str());
+  cannot_write(path, code);
+}
+
+// The file that `path` leads to, which need not exist: also the end of a link to nowhere, where open() would create it.
+std::string behind_links(const std::string& path) {
+  std::error_code error;
+  std::filesystem::path target = std::filesystem::weakly_canonical(path, error);
+  for (int hops = 0; !error && std::filesystem::is_symlink(target, error) && hops < 40; ++hops) {
+    const std::filesystem::path next = std::filesystem::read_symlink(target, error);
+    if (!error) target = std::filesystem::weakly_canonical(target.parent_path() / next, error);
+  }
+  if (error && error != std::errc::no_such_file_or_directory) cannot_create(path, error.value());
+  return target.string();
+}
+
+// Permissions of a file created the usual way.
+mode_t new_file_mode() {
+  const mode_t mask = ::umask(0);  // reading is setting; no other thread of ours creates files
+  ::umask(mask);
+  return 0644 & ~mask;
 }
 
 }  // namespace
@@ -34,28 +121,38 @@ void ModelOptions::add_to(CLI::App& command) {
 
 void PolicyOption::add_to(CLI::App& command) {
   command.add_option("--policy", spec, "routing policy, e.g. topk or oea:k0=5 (see carpool routing list)");
-  command.add_option("--oea-k0", oea_k0, "same as --policy oea:k0=N; 0 = off")
-      ->check(CLI::Range(0, 4096))
-      ->envname("CARPOOL_OEA_K0");
-  command.add_option("--oea-min-batch", oea_min_batch, "min_batch of --oea-k0")
-      ->check(CLI::Range(1, 65536))
-      ->envname("CARPOOL_OEA_MIN_BATCH");
+  command
+      .add_option("--oea-k0", oea_k0,
+                  fmt::format("same as --policy oea:k0=N; 0 = off (environment: {}, unless --policy is given)", kEnvK0))
+      ->check(CLI::Range(0, kMaxK0));
+  command
+      .add_option("--oea-min-batch", oea_min_batch,
+                  fmt::format("min_batch of --oea-k0 (environment: {})", kEnvMinBatch))
+      ->check(CLI::Range(1, kMaxMinBatch));
 }
 
 std::string PolicyOption::resolve() const {
+  const auto refuse = [](const std::string& sentence) { throw Error(ErrorKind::kConfig, sentence); };
   if (!spec.empty()) {
-    if (oea_k0 > 0)
-      throw Error(ErrorKind::kConfig,
-                  fmt::format("both a policy ({}) and OEA's k0 ({}) are set; give one", escape(spec), oea_k0));
+    if (oea_k0) refuse(fmt::format("both --policy ({}) and --oea-k0 ({}) are set; give one", escape(spec), *oea_k0));
+    if (oea_min_batch) {
+      refuse(fmt::format("--oea-min-batch has no effect with --policy; write it as an argument: {}{}min_batch={}",
+                         escape(spec), spec.find(':') == std::string::npos ? ":" : ",", *oea_min_batch));
+    }
     return spec;
   }
-  if (oea_k0 == 0) return "topk";
-  return oea_min_batch > 0 ? fmt::format("oea:k0={},min_batch={}", oea_k0, oea_min_batch)
-                           : fmt::format("oea:k0={}", oea_k0);
+  const int k0 = oea_k0 ? *oea_k0 : environment_number(kEnvK0, 0, kMaxK0).value_or(0);
+  if (k0 == 0) {
+    if (oea_min_batch) refuse("--oea-min-batch has no effect without --oea-k0 of at least 1");
+    return "topk";
+  }
+  const auto min_batch = oea_min_batch ? oea_min_batch : environment_number(kEnvMinBatch, 1, kMaxMinBatch);
+  return min_batch ? fmt::format("oea:k0={},min_batch={}", k0, *min_batch) : fmt::format("oea:k0={}", k0);
 }
 
 LoadedModel load_model(const ModelOptions& options) {
-  if (!std::filesystem::is_directory(options.model)) {
+  std::error_code ignored;  // a name that cannot be followed is no directory either
+  if (!std::filesystem::is_directory(options.model, ignored)) {
     throw Error(ErrorKind::kMissing, fmt::format("{}: no such model directory", escape(options.model, 400)));
   }
   Progress progress(options.quiet);
@@ -74,7 +171,7 @@ LoadedModel load_model(const ModelOptions& options) {
   }
   const std::string config = path_in(options.model, "tokenizer_config.json");
   TokenizerConfig tokenizer_config;
-  if (std::filesystem::exists(config)) tokenizer_config = TokenizerConfig::load(config);
+  if (file_exists(config)) tokenizer_config = TokenizerConfig::load(config);
   return {std::move(model), std::move(tokenizer), std::move(tokenizer_config)};
 }
 
@@ -98,16 +195,13 @@ void write_output(const std::string& path, const std::string& text) {
     }
     return;
   }
-  const std::string temporary = path + ".tmp";
-  std::FILE* file = std::fopen(temporary.c_str(), "wb");
-  if (!file) throw Error(ErrorKind::kCannotCreate, fmt::format("{}: cannot be created", escape(temporary, 400)));
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0 &&
-                       fsync(fileno(file)) == 0;
-  const bool closed = std::fclose(file) == 0;
-  if (!written || !closed || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    std::remove(temporary.c_str());
-    throw Error(ErrorKind::kIo, fmt::format("{}: cannot be written", escape(path, 400)));
-  }
+  if (path.empty() || path.find('\0') != std::string::npos) cannot_create(path, EINVAL);
+  struct stat status{};
+  const bool there = ::stat(path.c_str(), &status) == 0;
+  if (!there && errno != ENOENT) cannot_create(path, errno);
+  if (there && S_ISDIR(status.st_mode)) cannot_create(path, EISDIR);
+  if (there && !S_ISREG(status.st_mode)) return write_into(path, text);
+  replace_file(behind_links(path), text, there ? status.st_mode & 0777 : new_file_mode());
 }
 
 Progress::Progress(bool quiet) : on_(!quiet && isatty(STDERR_FILENO)), started_(now_seconds()) {}
@@ -141,7 +235,7 @@ std::string command_line(const std::vector<std::string>& words) {
     for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
     out += " " + (plain ? word : "'" + quoted + "'");
   }
-  return out;
+  return sanitize_utf8(out);
 }
 
 }  // namespace carpool

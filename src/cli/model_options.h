@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,13 +28,16 @@ struct ModelOptions {
   void add_to(CLI::App& command);
 };
 
-// --policy SPEC with the aliases --oea-k0 and --oea-min-batch and their environment names.
+// --policy SPEC with the aliases --oea-k0 and --oea-min-batch, which CARPOOL_OEA_K0 and CARPOOL_OEA_MIN_BATCH stand in
+// for. The environment is read here and not by CLI11, for which a value from there would count as typed.
 struct PolicyOption {
   std::string spec;
-  int oea_k0 = 0, oea_min_batch = 0;
+  std::optional<int> oea_k0, oea_min_batch;
 
   void add_to(CLI::App& command);
-  // The spec that was asked for: --policy, else oea from the aliases (k0 = 0 is off), else "topk".
+  // The spec that was asked for: --policy, whatever the environment says; else oea from the aliases (k0 = 0 is off);
+  // else "topk". Error{kConfig} for options that contradict each other, would have no effect, or, from the environment,
+  // are no numbers in their range.
   std::string resolve() const;
 };
 
@@ -49,8 +53,9 @@ LoadedModel load_model(const ModelOptions& options);
 // The non-empty lines of a text file, without their line ends.
 std::vector<std::string> read_lines(const std::string& path);
 
-// Writes `text` to the file, or to standard output for "-": a temporary file and a rename, so that a failure leaves no
-// half of a result. Error{kCannotCreate} or Error{kIo}.
+// Writes `text` to the file, or to standard output for "-". A regular file is replaced as a whole by a temporary file
+// beside it, so that a failure leaves no half of a result; a symbolic link stays and its target is replaced; a device
+// or pipe is written into. Error{kCannotCreate} or Error{kIo}.
 void write_output(const std::string& path, const std::string& text);
 
 // A line on standard error that is rewritten as work goes on; nothing when standard error is not a terminal or `quiet`.
@@ -68,7 +73,7 @@ class Progress {
   size_t width_ = 0;
 };
 
-// The command as one would type it in a shell, from its words after the program's name; for results.
+// The command as one would type it in a shell, from its words after the program's name; for results, so valid UTF-8.
 std::string command_line(const std::vector<std::string>& words);
 
 }  // namespace carpool

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
-#include <iterator>
 #include <limits>
 #include <memory>
 
@@ -184,8 +183,7 @@ json::array sorted_experts(const Selection& selection) {
 
 std::string read_all(const std::string& file) {
   if (file != "-") return read_text_file(file, kMaxBytes);
-  std::string text(std::istreambuf_iterator<char>(std::cin), {});
-  return text;
+  return read_stream(std::cin, kMaxBytes, "standard input");
 }
 
 std::vector<std::pair<const char*, bool>> named_properties(const PolicyProperties& p) {

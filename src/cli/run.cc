@@ -1,10 +1,13 @@
 // `carpool run MODEL [PROMPT...]`: generate in the terminal; several prompts form one batch.
+#include "cli/run.h"
+
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <ctime>
+#include <functional>
 #include <iostream>
-#include <iterator>
 #include <map>
 #include <numeric>
 
@@ -14,9 +17,12 @@
 #include "engine/engine.h"
 #include "measure/result.h"
 #include "text/chat_template.h"
+#include "text/utf8.h"
 
 namespace carpool {
 namespace {
+
+constexpr size_t kMaxInput = size_t{8} << 20;  // bytes of standard input; far more than any context
 
 struct RunOptions {
   ModelOptions model;
@@ -46,26 +52,36 @@ std::vector<std::string> all_prompts(const RunOptions& options) {
   if (!options.prompts_file.empty()) {
     for (std::string& line : read_lines(options.prompts_file)) prompts.push_back(std::move(line));
   }
+  if (prompts.empty() && options.prompts_file.empty()) {
+    prompts.push_back(read_stream(std::cin, kMaxInput, "standard input"));
+  }
   if (prompts.empty()) {
-    prompts.emplace_back(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
+    throw Error(ErrorKind::kUsage, fmt::format("{}: no prompts", escape(options.prompts_file, 400)));
   }
   return prompts;
 }
 
-std::vector<int> encode_prompt(const LoadedModel& loaded, const RunOptions& options, const std::string& prompt) {
-  if (!options.chat) return loaded.tokenizer.encode(prompt, /*add_special=*/true, /*parse_special=*/false);
-  if (!loaded.tokenizer_config.chat_template) {
+// From a prompt to its tokens, as the options say; what all prompts share is done once.
+std::function<std::vector<int>(const std::string&)> make_encoder(const LoadedModel& loaded, const RunOptions& options) {
+  const Tokenizer& tokenizer = loaded.tokenizer;
+  if (!options.chat) {
+    return [&](const std::string& prompt) {
+      return tokenizer.encode(prompt, /*add_special=*/true, /*parse_special=*/false);
+    };
+  }
+  const TokenizerConfig& tokens = loaded.tokenizer_config;
+  if (!tokens.chat_template) {
     throw Error(ErrorKind::kConfig,
                 fmt::format("{}: the model has no chat template", escape(options.model.model, 400)));
   }
-  const ChatTemplate chat = ChatTemplate::parse(*loaded.tokenizer_config.chat_template);
   ChatInput input;
-  input.messages = json::array{json::object{{"role", "user"}, {"content", prompt}}};
   input.now = std::time(nullptr);
-  const TokenizerConfig& tokens = loaded.tokenizer_config;
   if (tokens.bos_token) input.trusted_variables["bos_token"] = *tokens.bos_token;
   if (tokens.eos_token) input.trusted_variables["eos_token"] = *tokens.eos_token;
-  return encode_chat(loaded.tokenizer, ChatTemplate::parse(*tokens.chat_template).render(input));
+  return [&tokenizer, chat = ChatTemplate::parse(*tokens.chat_template), input](const std::string& prompt) mutable {
+    input.messages = json::array{json::object{{"role", "user"}, {"content", prompt}}};
+    return encode_chat(tokenizer, chat.render(input));
+  };
 }
 
 SamplingParams sampling(const RunOptions& options, const ModelConfig& config) {
@@ -117,18 +133,20 @@ void write_json(const RunOptions& options, const Invocation& invocation, LoadedM
   out["command"] = command_line(invocation.words);
   out["commit"] = build_commit();
   out["machine"] = machine_facts(loaded.model.ops().threads(), loaded.model.ops().isa());
-  out["model"] = options.model.model;
+  out["model"] = sanitize_utf8(options.model.model);
   out["policy"] = engine.policy().spec();
   json::array results;
   for (const auto& [id, a] : answers) {
-    results.push_back(json::object{{"prompt", a.prompt},
+    results.push_back(json::object{{"prompt", sanitize_utf8(a.prompt)},
                                    {"prompt_tokens", a.prompt_tokens},
                                    {"text", a.text},
                                    {"tokens", json::array(a.tokens.begin(), a.tokens.end())},
                                    {"finish_reason", name(a.finish)}});
   }
   out["results"] = std::move(results);
+  out["kv_tokens"] = int64_t{engine.total_kv_blocks()} * KvCache::kBlockTokens;
   out["routing"] = routing_json(engine.decode_routing());
+  out["routing_all"] = routing_json(engine.routing());
   write_output(options.json, pretty(out));
 }
 
@@ -137,46 +155,70 @@ void print_step(const StepReport& report, int64_t step) {
                report.decode_rows, report.prefill_rows, report.seconds * 1e3, routing_line(report.routing).c_str());
 }
 
-void run(const RunOptions& options, const Invocation& invocation) {
-  const std::unique_ptr<Policy> policy = make_policy(options.policy.resolve());  // a bad spec fails before the load
-  LoadedModel loaded = load_model(options.model);
-  const std::vector<std::string> prompts = all_prompts(options);
-  EngineOptions engine_options{options.max_batch, options.chunk, options.kv_tokens};
-  Engine engine(loaded.model, &loaded.tokenizer, make_policy(policy->spec()), engine_options);
-  std::map<RequestId, Answer> answers;
-  for (const std::string& prompt : prompts) {
-    Request request;
-    request.prompt = encode_prompt(loaded, options, prompt);
-    request.max_tokens = options.max_tokens;
-    request.sampling = sampling(options, loaded.model.config());
-    request.stop_strings = options.stop;
-    request.ignore_eos = options.ignore_eos;
-    request.isolated = options.isolated;
-    const int prompt_tokens = static_cast<int>(request.prompt.size());
-    answers[engine.submit(std::move(request))] = {prompt, "", prompt_tokens, {}, FinishReason::kNone};
+// Ends with a sentence about the prompts whose logits were not finite, if there are any.
+void refuse_numerical_errors(const RunOptions& options, const std::map<RequestId, Answer>& answers) {
+  std::string which;
+  int count = 0, number = 0;
+  for (const auto& [id, a] : answers) {
+    ++number;
+    if (a.finish != FinishReason::kNumericalError) continue;
+    if (++count <= 10) which += fmt::format("{}{}", count > 1 ? ", " : "", number);
   }
-  const bool to_terminal = options.json != "-";
-  const bool stream = to_terminal && prompts.size() == 1;
-  const auto print = [&](const std::string& text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
-  };
-  if (stream && !options.chat) print(prompts[0]);
-  int64_t steps = 0;
-  while (engine.step()) {
-    ++steps;
+  if (count == 0) return;
+  throw Error(ErrorKind::kMalformed,
+              fmt::format("{}: the model's logits are not finite for prompt{} {}{}", escape(options.model.model, 400),
+                          count > 1 ? "s" : "", which, count > 10 ? fmt::format(" and {} more", count - 10) : ""));
+}
+
+// Makes all steps. Text goes to `stream` as it comes.
+void generate(const RunOptions& options, Engine& engine, std::map<RequestId, Answer>& answers,
+              const std::function<void(const std::string&)>& stream) {
+  for (int64_t steps = 1; engine.step(); ++steps) {
     for (const Event& event : engine.last_step().events) {
       Answer& answer = answers[event.id];
       if (event.token >= 0) answer.tokens.push_back(event.token);
       answer.text += event.text;
       answer.finish = event.finish;
-      if (stream) print(event.text);
-      if (event.finish == FinishReason::kNumericalError) {
-        throw Error(ErrorKind::kInternal, fmt::format("request {}: the model's logits are not finite", event.id));
-      }
+      stream(event.text);
     }
     if (options.verbose) print_step(engine.last_step(), steps);
   }
+}
+
+void run(const RunOptions& options, const Invocation& invocation) {
+  const std::unique_ptr<Policy> policy = make_policy(options.policy.resolve());  // a bad spec fails before the load
+  const std::vector<std::string> prompts = all_prompts(options);
+  LoadedModel loaded = load_model(options.model);
+  const auto encode = make_encoder(loaded, options);
+  std::vector<std::vector<int>> tokens;
+  for (const std::string& prompt : prompts) tokens.push_back(encode(prompt));
+  std::vector<size_t> lengths;
+  for (const auto& ids : tokens) lengths.push_back(ids.size());
+  EngineOptions engine_options{options.max_batch, options.chunk, options.kv_tokens};
+  if (options.kv_tokens == 0) {
+    engine_options.kv_tokens =
+        needed_kv_tokens(lengths, options.max_tokens, options.max_batch, loaded.model.config().context);
+  }
+  Engine engine(loaded.model, &loaded.tokenizer, make_policy(policy->spec()), engine_options);
+  std::map<RequestId, Answer> answers;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    Request request;
+    request.prompt = std::move(tokens[i]);
+    request.max_tokens = options.max_tokens;
+    request.sampling = sampling(options, loaded.model.config());
+    request.stop_strings = options.stop;
+    request.ignore_eos = options.ignore_eos;
+    request.isolated = options.isolated;
+    answers[engine.submit(std::move(request))] = {
+        prompts[i], "", static_cast<int>(lengths[i]), {}, FinishReason::kNone};
+  }
+  const bool to_terminal = options.json != "-";
+  const bool stream = to_terminal && prompts.size() == 1;
+  const auto print = [](const std::string& text) { write_output("-", text); };
+  if (stream && !options.chat) print(prompts[0]);
+  generate(options, engine, answers, [&](const std::string& text) {
+    if (stream) print(text);
+  });
   if (stream) print("\n");
   if (to_terminal && !stream) {
     for (const auto& [id, a] : answers)
@@ -185,11 +227,26 @@ void run(const RunOptions& options, const Invocation& invocation) {
   if (options.verbose) {
     std::fprintf(stderr, "%s on decode steps: %s\n", engine.policy().spec().c_str(),
                  routing_line(engine.decode_routing()).c_str());
+    std::fprintf(stderr, "%s on all steps: %s\n", engine.policy().spec().c_str(),
+                 routing_line(engine.routing()).c_str());
   }
   if (!options.json.empty()) write_json(options, invocation, loaded, engine, answers);
+  refuse_numerical_errors(options, answers);
 }
 
 }  // namespace
+
+int64_t needed_kv_tokens(std::span<const size_t> prompt_tokens, int max_tokens, int max_batch, int context) {
+  std::vector<int64_t> blocks;
+  for (const size_t n : prompt_tokens) {
+    // The last token is never fed back; what exceeds the context is refused when it is submitted.
+    const int64_t positions = static_cast<int64_t>(n) + max_tokens - 1;
+    blocks.push_back(KvCache::blocks_for(std::clamp<int64_t>(positions, 1, context)));
+  }
+  std::sort(blocks.begin(), blocks.end(), std::greater<>());
+  blocks.resize(std::min(blocks.size(), static_cast<size_t>(std::max(max_batch, 0))));
+  return std::accumulate(blocks.begin(), blocks.end(), int64_t{0}) * KvCache::kBlockTokens;
+}
 
 void add_run(CLI::App& app, const Invocation& invocation) {
   auto options = std::make_shared<RunOptions>();
@@ -213,10 +270,12 @@ void add_run(CLI::App& app, const Invocation& invocation) {
   c.add_flag("--chat", options->chat, "treat each prompt as a user's message, through the model's chat template");
   c.add_flag("--isolated", options->isolated, "plain routing for these requests whatever the policy");
   c.add_flag("--ignore-eos", options->ignore_eos, "go on past the model's end tokens");
-  c.add_option("--max-batch", options->max_batch, "sequences decoded at once")->capture_default_str();
+  c.add_option("--max-batch,--max-running-requests", options->max_batch, "sequences decoded at once")
+      ->capture_default_str();
   c.add_option("--chunk", options->chunk, "prompt tokens per step, beside the decode rows")->capture_default_str();
-  c.add_option("--kv-tokens", options->kv_tokens,
-               "positions in the key-value pool; 0 = enough for the batch, at most 65536")
+  c.add_option(
+       "--kv-tokens", options->kv_tokens,
+       "positions in the key-value pool; 0 = what the --max-batch longest of these prompts need with --max-tokens")
       ->capture_default_str();
   c.add_flag("--verbose", options->verbose, "routing counters of every step on standard error");
   c.add_option("--json", options->json,
