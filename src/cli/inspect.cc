@@ -7,12 +7,14 @@
 #include <filesystem>
 #include <map>
 
+#include "base/cpu_info.h"
 #include "base/error.h"
 #include "base/threads.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "io/weight_source.h"
 #include "measure/ab.h"
+#include "measure/quality.h"
 #include "model/family.h"
 
 namespace carpool {
@@ -63,17 +65,14 @@ StepBytes bytes_of_files(const ModelConfig& config, const std::string& directory
   return bytes;
 }
 
-// All tokens of the texts in order; lines of "---" separate documents and are not part of them.
+// All tokens of the texts' documents (split_documents) in order.
 std::vector<int> tokens_of(const Options& options, const Tokenizer& tokenizer) {
-  constexpr std::string_view kSeparator = "\n---\n";
   std::vector<int> tokens;
   for (const std::string& path : options.text) {
     const std::string text = read_text_file(path);
-    for (size_t at = 0; at < text.size();) {
-      const size_t end = std::min(text.find(kSeparator, at), text.size());
-      const std::vector<int> more = tokenizer.encode(std::string_view(text).substr(at, end - at), false, false);
+    for (const std::string_view document : split_documents(text).documents) {
+      const std::vector<int> more = tokenizer.encode(document, false, false);
       tokens.insert(tokens.end(), more.begin(), more.end());
-      at = end + kSeparator.size();
     }
   }
   return tokens;
@@ -107,10 +106,15 @@ void run(const Options& options, const Invocation& invocation) {
     throw Error(ErrorKind::kUsage, fmt::format("--context {} is more than the model's {} positions", options.context,
                                                report.config.context));
   }
+  if (!options.text.empty() && report.config.moe_layers() == 0) {
+    throw Error(ErrorKind::kConfig,
+                fmt::format("{}: the model has no routed experts that --text could count", escape(options.model, 400)));
+  }
   const bool files = has_weights(options.model);
   if (!options.text.empty() && !files)
     throw Error(ErrorKind::kMissing,
                 fmt::format("{}: --text needs the weights, there are none", escape(options.model, 400)));
+  report.cache_bytes = cpu_info().l3_bytes;
   report.parameters = count_parameters(report.config);
   const Format format = format_named(options.format);
   report.bytes = files ? bytes_of_files(report.config, options.model) : assumed_bytes(report.config, format);

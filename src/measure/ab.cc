@@ -4,73 +4,63 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <set>
+#include <span>
 
 #include "base/cpu_info.h"
 #include "base/error.h"
 #include "engine/engine.h"
+#include "measure/ab_tally.h"
 
 namespace carpool {
 namespace {
 
 constexpr size_t kDefaultCacheBytes = size_t{64} << 20;
 
-size_t last_level_cache() { return cpu_info().l3_bytes ? cpu_info().l3_bytes : kDefaultCacheBytes; }
-
-// The steps of one kind (full-batch decode, or mixed) of one policy at one concurrency.
-struct Tally {
-  std::vector<double> repeat_ms;   // median step of each repeat
-  std::vector<double> current_ms;  // steps of the repeat under way
-  RoutingCounters routing;
-  int64_t steps = 0;
-  double positions = 0;  // sum over steps and rows of positions attended to
-  double rows = 0;
-
-  void add(const StepReport& report, double attended) {
-    current_ms.push_back(report.seconds * 1e3);
-    routing.add(report.routing);
-    positions += attended;
-    rows += report.decode_rows + report.prefill_rows;
-    ++steps;
-  }
-  void end_repeat() {
-    if (!current_ms.empty()) repeat_ms.push_back(median(current_ms));
-    current_ms.clear();
-  }
-};
-
 struct Side {
   std::string spec;
   Tally decode, mixed;
 };
 
-// Runs all requests of one repeat to the end under one policy.
-void run_requests(Model& model, const std::vector<std::vector<int>>& prompts, int concurrency, const AbOptions& options,
-                  Side& side) {
+StepSizes sizes_of(const Model& model) {
+  const ModelConfig& c = model.config();
+  return {c.moe_layers(), static_cast<double>(model.weights().bytes_per_expert()),
+          static_cast<double>(model.weights().dense_bytes_per_step()), 2.0 * c.kv_width() * c.layers * sizeof(float)};
+}
+
+int64_t pool_tokens(std::span<const Prompt> prompts, int new_tokens) {
+  int64_t blocks = 0;
+  for (const Prompt& prompt : prompts) blocks += KvCache::blocks_for(std::ssize(prompt.tokens) + new_tokens);
+  return blocks * KvCache::kBlockTokens;
+}
+
+// Runs one request per prompt to its end under the side's policy: one repeat.
+void run_requests(Model& model, std::span<const Prompt> prompts, const AbOptions& options, Side& side) {
+  const int concurrency = static_cast<int>(prompts.size());
   EngineOptions engine_options;
   engine_options.max_batch = concurrency;
   engine_options.chunk = options.chunk;
-  int64_t tokens = 0;
-  for (int i = 0; i < concurrency; ++i) {
-    tokens += int64_t{KvCache::blocks_for(
-                  static_cast<int64_t>(prompts[static_cast<size_t>(i) % prompts.size()].size()) + options.new_tokens)} *
-              KvCache::kBlockTokens;
-  }
-  engine_options.kv_tokens = tokens;
+  engine_options.kv_tokens = pool_tokens(prompts, options.new_tokens);
   Engine engine(model, nullptr, make_policy(side.spec), engine_options);
-  std::vector<size_t> length;
-  for (int i = 0; i < concurrency; ++i) {
+  Positions positions;
+  for (const Prompt& prompt : prompts) {
     Request request;
-    request.prompt = prompts[static_cast<size_t>(i) % prompts.size()];
+    request.prompt = prompt.tokens;
     request.max_tokens = options.new_tokens;
     request.ignore_eos = true;
-    length.push_back(request.prompt.size());
+    positions.add_prompt(request.prompt.size());
     engine.submit(std::move(request));
   }
   while (engine.step()) {
     const StepReport& report = engine.last_step();
-    double attended = 0;
-    for (const Event& event : report.events)
-      attended += static_cast<double>(length[static_cast<size_t>(event.id) - 1]++);
+    for (const Event& event : report.events) {
+      if (event.finish != FinishReason::kNumericalError) continue;
+      throw Error(ErrorKind::kMalformed,
+                  fmt::format("the model's logits are not finite after the prompt of {}, under {}",
+                              escape(prompts[static_cast<size_t>(event.id) - 1].origin, 400), escape(side.spec)));
+    }
+    const double attended = positions.attend(report.events);
     if (report.prefill_rows > 0) {
       side.mixed.add(report, attended);
     } else if (report.decode_rows == concurrency) {
@@ -79,49 +69,83 @@ void run_requests(Model& model, const std::vector<std::vector<int>>& prompts, in
   }
   side.decode.end_repeat();
   side.mixed.end_repeat();
+  if (side.decode.steps == 0) {
+    throw Error(ErrorKind::kUsage,
+                fmt::format("no step decoded all {} requests together: give more --new-tokens or a larger --chunk",
+                            concurrency));
+  }
 }
 
-Estimate inverse(const Estimate& e, double numerator) {
-  return {numerator / e.value, numerator / e.hi, numerator / e.lo};
+[[noreturn]] void refuse(const std::string& sentence) { throw Error(ErrorKind::kUsage, sentence); }
+
+// Every batch size must score the same documents, so all of them must be divisors.
+void check_documents(int64_t documents, const std::vector<int>& concurrency) {
+  int64_t multiple = 1;  // of all concurrencies, as far as documents could reach
+  for (const int c : concurrency) {
+    const int64_t next = std::lcm(multiple, int64_t{c});
+    multiple = next <= (1 << 20) ? next : c;
+  }
+  for (const int c : concurrency) {
+    if (documents % c == 0) continue;
+    const int64_t next = (documents / multiple + 1) * multiple;
+    refuse(fmt::format("{} documents do not fill batches of {}: the next number that does is {}", documents, c, next));
+  }
 }
 
-ResultRow make_row(const Model& model, const Side& side, const Tally& tally, const char* steps, int concurrency) {
-  ResultRow row;
-  row.policy = side.spec;
-  row.batch = concurrency;
-  row.steps = steps;
-  row.steps_measured = tally.steps;
-  row.repeats = static_cast<int>(tally.repeat_ms.size());
-  row.step_ms = median_with_interval(tally.repeat_ms);
-  row.tokens_per_second = inverse(row.step_ms, 1e3 * concurrency);
-  row.routing = tally.routing;
-  const auto layers = static_cast<double>(std::max<int64_t>(tally.routing.layers, 1));
-  row.distinct_experts = static_cast<double>(tally.routing.distinct_experts) / layers;
-  row.distinct_experts_plain = static_cast<double>(tally.routing.distinct_plain) / layers;
-  const ModelConfig& c = model.config();
-  const double kv = tally.positions / static_cast<double>(tally.steps) * 2 * c.kv_width() * c.layers * sizeof(float);
-  row.bytes_per_step = row.distinct_experts * c.moe_layers() * static_cast<double>(model.weights().bytes_per_expert()) +
-                       static_cast<double>(model.weights().dense_bytes_per_step()) + kv;
-  return row;
-}
-
-void check(const AbOptions& options) {
-  const auto refuse = [](const std::string& sentence) { throw Error(ErrorKind::kUsage, sentence); };
-  if (options.policies.empty()) refuse("no policy to measure");
-  if (options.repeats < 1 || options.repeats > 1000)
-    refuse(fmt::format("repeats must be 1 to 1000, got {}", options.repeats));
-  if (options.new_tokens < 8)
-    refuse(fmt::format("at least 8 new tokens are needed to time decode steps, got {}", options.new_tokens));
-  for (const int c : options.concurrency) {
-    if (c < 1 || c > 1024) refuse(fmt::format("concurrency must be 1 to 1024, got {}", c));
+void check_prompts(const std::vector<Prompt>& prompts, const ModelConfig& config, const AbOptions& options) {
+  std::set<std::vector<int>> different;
+  for (const Prompt& prompt : prompts) {
+    const std::string origin = escape(prompt.origin, 400);
+    if (prompt.tokens.empty()) refuse(fmt::format("{}: the prompt has no tokens", origin));
+    if (std::ssize(prompt.tokens) + options.new_tokens > config.context) {
+      refuse(fmt::format("{}: the prompt's {} tokens and {} new ones do not fit the model's context of {}", origin,
+                         prompt.tokens.size(), options.new_tokens, config.context));
+    }
+    different.insert(prompt.tokens);
+  }
+  const int most = *std::max_element(options.concurrency.begin(), options.concurrency.end());
+  if (std::ssize(different) < most || different.size() < prompts.size()) {
+    refuse(fmt::format("concurrency {} needs as many different prompts, there are {}", most, different.size()));
   }
 }
 
 }  // namespace
 
+size_t last_level_cache() { return cpu_info().l3_bytes ? cpu_info().l3_bytes : kDefaultCacheBytes; }
+
+std::vector<Prompt> distinct_prompts(std::vector<Prompt> prompts, const Documents& starts, int needed) {
+  std::set<std::vector<int>> seen;
+  std::vector<Prompt> out;
+  for (Prompt& prompt : prompts) {
+    if (seen.insert(prompt.tokens).second) out.push_back(std::move(prompt));
+  }
+  for (size_t i = 0; i < starts.size() && std::ssize(out) < needed; ++i) {
+    if (seen.insert(starts[i]).second) out.push_back({starts[i], fmt::format("start {} of the text", i + 1)});
+  }
+  return out;
+}
+
+void check_ab(const ModelConfig& config, const AbOptions& options) {
+  if (options.policies.empty()) refuse("no policy to measure");
+  if (options.repeats < 1 || options.repeats > 1000)
+    refuse(fmt::format("repeats must be 1 to 1000, got {}", options.repeats));
+  if (options.new_tokens < 8)
+    refuse(fmt::format("at least 8 new tokens are needed to time decode steps, got {}", options.new_tokens));
+  if (options.chunk < 1 || options.chunk > 65536)
+    refuse(fmt::format("the chunk must be 1 to 65536 prompt tokens, got {}", options.chunk));
+  if (options.concurrency.empty()) refuse("no concurrency to measure");
+  for (const int c : options.concurrency) {
+    if (c < 1 || c > 1024) refuse(fmt::format("concurrency must be 1 to 1024, got {}", c));
+  }
+  check_fits(options.text.tokens, config);
+  check_documents(options.text.documents, options.concurrency);
+  if (config.moe_layers() == 0)
+    throw Error(ErrorKind::kConfig, "the model has no routed experts: there is nothing for policies to compare");
+  for (const std::string& spec : options.policies) make_policy(spec)->check(config.n_experts, config.top_k);
+}
+
 int default_cold_copies(const Model& model) {
-  const size_t bytes = std::max<size_t>(model.weights().expert_bytes(), 1);
-  return static_cast<int>((4 * last_level_cache() + bytes - 1) / bytes);
+  return cold_copies_for(model.weights().expert_bytes(), last_level_cache());
 }
 
 ReadProbe::ReadProbe(Ops& ops) : ops_(ops), buffer_(std::max<size_t>(4 * last_level_cache(), size_t{256} << 20)) {
@@ -135,19 +159,21 @@ double ReadProbe::gbps() {
   return best;
 }
 
-std::vector<ResultRow> run_ab(Model& model, const std::vector<std::vector<int>>& prompts, const Documents& documents,
+std::vector<ResultRow> run_ab(Model& model, const std::vector<Prompt>& prompts, const Documents& documents,
                               const AbOptions& options) {
-  check(options);
+  check_ab(model.config(), options);
+  check_documents(std::ssize(documents), options.concurrency);
+  check_prompts(prompts, model.config(), options);
   std::vector<std::unique_ptr<Policy>> policies;
   std::vector<const Policy*> pointers;
   for (const std::string& spec : options.policies) {
     policies.push_back(make_policy(spec));
-    policies.back()->check(model.config().n_experts, model.config().top_k);
     pointers.push_back(policies.back().get());
   }
   const auto progress = [&](const std::string& stage, double share) {
     if (options.progress) options.progress(stage, share);
   };
+  const StepSizes sizes = sizes_of(model);
   ReadProbe probe(model.ops());
   std::vector<ResultRow> rows;
   for (const int concurrency : options.concurrency) {
@@ -159,34 +185,25 @@ std::vector<ResultRow> run_ab(Model& model, const std::vector<std::vector<int>>&
       for (size_t s = 0; s < sides.size(); ++s) {
         progress(fmt::format("timing at concurrency {}", concurrency),
                  (r + static_cast<double>(s) / static_cast<double>(sides.size())) / options.repeats);
-        run_requests(model, prompts, concurrency, options, sides[s]);
+        run_requests(model, std::span(prompts).first(static_cast<size_t>(concurrency)), options, sides[s]);
       }
     }
     const QualityRun quality = teacher_forced(model, pointers, documents, concurrency, [&](double share) {
       progress(fmt::format("quality at concurrency {}", concurrency), share);
     });
+    const auto add = [&](const Side& side, const Tally& tally, bool decode) -> ResultRow& {
+      ResultRow& row = rows.emplace_back(make_row(sizes, tally, decode, concurrency));
+      row.policy = side.spec;
+      set_floor(row, median(bandwidth));
+      return row;
+    };
     for (size_t s = 0; s < sides.size(); ++s) {
-      if (sides[s].decode.steps == 0) {
-        throw Error(ErrorKind::kUsage,
-                    fmt::format("no step decoded all {} requests together: give more --new-tokens or a larger --chunk",
-                                concurrency));
-      }
-      ResultRow row = make_row(model, sides[s], sides[s].decode, "decode", concurrency);
+      ResultRow& row = add(sides[s], sides[s].decode, true);
       row.quality = quality.quality[s];
-      std::vector<double> ratios;
-      for (size_t r = 0; r < sides[s].decode.repeat_ms.size(); ++r) {
-        ratios.push_back(sides[0].decode.repeat_ms[r] / sides[s].decode.repeat_ms[r]);
-      }
-      row.speedup = median_with_interval(ratios);
-      rows.push_back(std::move(row));
+      row.speedup = paired_speedup(sides[0].decode, sides[s].decode);
     }
     for (const Side& side : sides) {
-      if (side.mixed.steps > 0) rows.push_back(make_row(model, side, side.mixed, "mixed", concurrency));
-    }
-    for (ResultRow& row : rows) {
-      if (row.batch != concurrency) continue;
-      row.read_gbps = median(bandwidth);
-      row.floor_share = row.bytes_per_step / (row.read_gbps * 1e9) / (row.step_ms.value / 1e3);
+      if (side.mixed.steps > 0) add(side, side.mixed, false);
     }
   }
   return rows;

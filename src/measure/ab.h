@@ -26,11 +26,30 @@ struct AbOptions {
   std::function<void(const std::string& stage, double share)> progress;
 };
 
-// `prompts` are used in turn. Error{kUsage} for options out of range, kConfig for policies that do not fit the model.
-std::vector<ResultRow> run_ab(Model& model, const std::vector<std::vector<int>>& prompts, const Documents& documents,
+// A prompt and where it comes from, for messages: "prompts.txt line 3".
+struct Prompt {
+  std::vector<int> tokens;
+  std::string origin;
+};
+
+// Drops prompts whose tokens came before, then appends starts of documents that are not there yet until there are
+// `needed`, or no more.
+std::vector<Prompt> distinct_prompts(std::vector<Prompt> prompts, const Documents& starts, int needed);
+
+// What can be refused before a model is loaded. Error{kUsage} for options out of range, documents that do not fit the
+// context or do not fill the batches; kConfig for a model without routed experts and for policies that do not fit it.
+void check_ab(const ModelConfig& config, const AbOptions& options);
+
+// Request i of a concurrency gets prompt i. check_ab, and Error{kUsage} for prompts that are too few, alike, or too
+// long for the context, before anything is timed; kMalformed when the model's logits are not finite.
+std::vector<ResultRow> run_ab(Model& model, const std::vector<Prompt>& prompts, const Documents& documents,
                               const AbOptions& options);
 
-// Copies of the expert weights that together make four times the last-level cache.
+// Bytes of the last-level cache; 64 MiB where the processor does not say.
+size_t last_level_cache();
+
+// Copies of the expert weights that together make four times the last-level cache; 0 for models at least as large, and
+// for models without routed experts.
 int default_cold_copies(const Model& model);
 
 // Read bandwidth of this machine, measured now: the best of three passes over a buffer of at least four times the

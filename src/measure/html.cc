@@ -149,20 +149,24 @@ std::string experts_section(const Series& series) {
 std::string time_section(const Series& series) {
   BarChart chart{.id = "time",
                  .title = "Decode step time",
-                 .description = "Median over repeats of the median step; whiskers are the 95 % interval over repeats.",
+                 .description = std::string("Median over repeats of the median step") +
+                                (std::any_of(series.rows.begin(), series.rows.end(),
+                                             [](const ResultRow* row) { return has_interval(*row); })
+                                     ? "; whiskers are the 95 % bootstrap interval over repeats."
+                                     : "."),
                  .axis = "milliseconds per step",
                  .reference_name = "",
                  .axis_max = 0,
                  .bars = {}};
   Table numbers{chart.title, {"policy", "batch", "step ms", "tok/s", "speedup"}, {}};
   for (const ResultRow* row : series.rows) {
-    const std::string text = estimate_text(row->step_ms, decimals_for(row->step_ms.value));
+    const std::string text = repeated_text(*row, row->step_ms, decimals_for(row->step_ms.value));
     Bar bar = series.bar(*row, row->step_ms.value, number_text(row->step_ms.value, decimals_for(row->step_ms.value)));
-    bar.interval = row->step_ms;
+    if (has_interval(*row)) bar.interval = row->step_ms;
     chart.bars.push_back(bar);
     numbers.rows.push_back({row->policy, std::to_string(row->batch), text,
-                            estimate_text(row->tokens_per_second, decimals_for(row->tokens_per_second.value)),
-                            row->speedup ? estimate_text(*row->speedup, 3) : "-"});
+                            repeated_text(*row, row->tokens_per_second, decimals_for(row->tokens_per_second.value)),
+                            row->speedup ? repeated_text(*row, *row->speedup, 3) : "-"});
   }
   return chart_section("What a step takes", chart.description, svg(chart), numbers);
 }

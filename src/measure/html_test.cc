@@ -137,7 +137,6 @@ TEST(HtmlReport, NumbersThatAreNotFiniteLeaveNoTrace) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   report.rows[1].step_ms = {nan, nan, nan};
   report.rows[1].floor_share = std::numeric_limits<double>::infinity();
-  report.rows[1].quality->cross_entropy_delta = {nan, nan, nan};
   const std::string html = html_report(report);
   EXPECT_FALSE(contains(html, "nan"));
   EXPECT_FALSE(contains(html, "\"inf"));
@@ -149,6 +148,22 @@ TEST(HtmlReport, ExplainsAShareOfTheFloorAboveAll) {
   EXPECT_FALSE(contains(html_report(report), "came from cache"));
   report.rows[1].floor_share = 1.553;
   EXPECT_TRUE(contains(html_report(report), "came from cache"));
+}
+
+TEST(HtmlReport, SaysWhichBytesOfTheFloorStayInCache) {
+  Report report = sample_report();
+  report.cache_bytes = 33554432;
+  EXPECT_TRUE(contains(html_report(report), "2.84 of 123.46 MB per step"));
+}
+
+TEST(HtmlReport, FewerThanFiveRepeatsShowNoIntervalAndNoWhisker) {
+  Report report = sample_report();
+  EXPECT_TRUE(contains(html_report(report), "class=\"whisker\""));
+  for (ResultRow& row : report.rows) row.repeats = 4;
+  const std::string html = html_report(report);
+  EXPECT_FALSE(contains(html, "class=\"whisker\""));
+  EXPECT_FALSE(contains(html, "interval over repeats"));
+  for (const char* part : {"771.1", "19.50", "1.163"}) EXPECT_FALSE(contains(html, part)) << part;
 }
 
 TEST(HtmlReport, AReportWithoutRowsIsStillAPage) {

@@ -130,6 +130,35 @@ double uniform_union(int n_experts, int k, int batch) {
   return E * (1 - std::pow(1 - k / E, batch));
 }
 
+double uniform_oea(int n_experts, int k0, int top_k, int batch) {
+  const double plain = uniform_union(n_experts, top_k, batch);
+  if (batch < 2 || k0 >= top_k) return plain;
+  const auto choose = [](int n, int k) {  // log of the binomial coefficient
+    return std::lgamma(n + 1.0) - std::lgamma(k + 1.0) - std::lgamma(n - k + 1.0);
+  };
+  const auto E = static_cast<size_t>(n_experts), k = static_cast<size_t>(k0);
+  // grow[u][j]: a row finds j of its k0 experts outside a union of u (hypergeometric).
+  std::vector<std::vector<double>> grow(E + 1, std::vector<double>(k + 1));
+  for (int u = 0; u <= n_experts; ++u) {
+    for (int j = std::max(0, k0 - u); j <= std::min(k0, n_experts - u); ++j) {
+      grow[static_cast<size_t>(u)][static_cast<size_t>(j)] =
+          std::exp(choose(n_experts - u, j) + choose(u, k0 - j) - choose(n_experts, k0));
+    }
+  }
+  std::vector<double> p(E + 1), next(E + 1);  // of the union's size
+  p[0] = 1;
+  for (int b = 0; b < batch; ++b) {
+    std::fill(next.begin(), next.end(), 0);
+    for (size_t u = 0; u <= E; ++u) {
+      for (size_t j = 0; p[u] > 0 && j <= std::min(k, E - u); ++j) next[u + j] += p[u] * grow[u][j];
+    }
+    p.swap(next);
+  }
+  double expected = 0;
+  for (size_t u = 0; u <= E; ++u) expected += p[u] * oea_distinct(static_cast<double>(u), plain, top_k, batch);
+  return expected;
+}
+
 double oea_distinct(double union_of_k0, double plain, int top_k, int batch) {
   return batch < 2 || union_of_k0 < top_k ? plain : union_of_k0;
 }
@@ -180,7 +209,7 @@ std::vector<InspectRow> predict(const ModelConfig& c, const StepBytes& bytes, co
       row.policy = M == 0 || k0 == K ? "topk" : fmt::format("oea:k0={}", k0);
       row.k0 = k0;
       row.batch = batch;
-      if (M > 0) row.uniform = k0 == K ? plain : oea_distinct(uniform_union(E, k0, batch), plain, K, batch);
+      if (M > 0) row.uniform = uniform_oea(E, k0, K, batch);
       row.distinct_experts = row.uniform;
       row.distinct_experts_plain = plain;
       if (M > 0 && found != input.text.end()) {

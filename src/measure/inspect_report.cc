@@ -119,6 +119,12 @@ std::string inspect_text(const InspectReport& report) {
       "tok/s are upper bounds: the bytes of a step over the read speed, as if computing were free. Uniform routing "
       "is the worst case of independent rows; real texts usually load fewer experts";
   out += report.input.text.empty() ? " (--text FILE counts them).\n" : ".\n";
+  if (report.bytes.weights < 4.0 * static_cast<double>(report.cache_bytes)) {
+    out += fmt::format(
+        "Here the bounds do not hold: weights of {} are less than four times the last-level cache of {}, so a part of "
+        "every step's bytes comes from the cache, faster than memory.\n",
+        bytes_text(report.bytes.weights), bytes_text(static_cast<double>(report.cache_bytes)));
+  }
   if (report.config.moe_layers() > 0) {
     out +=
         "Rows of oea count the experts of its first phase; a lone row, and a union smaller than K, stay plain. Their "
@@ -159,7 +165,8 @@ json::value inspect_json(const InspectReport& report) {
                   {"weights", report.bytes.weights},
                   {"per_expert", report.bytes.per_expert},
                   {"dense_per_step", report.bytes.dense},
-                  {"kv_per_token", report.bytes.kv_per_token}};
+                  {"kv_per_token", report.bytes.kv_per_token},
+                  {"last_level_cache", report.cache_bytes}};
   json::array skew;
   for (const TextRouting& text : report.input.text) {
     skew.push_back({{"batch", text.batch},

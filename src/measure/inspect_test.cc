@@ -119,6 +119,43 @@ TEST(Inspect, UniformUnionIsTheMeanOfRandomBatches) {
   EXPECT_NEAR(sum / kTrials, uniform_union(E, K, B), 0.19);
 }
 
+TEST(Inspect, UniformOeaIsTheMeanOfRandomBatchesWithTheGuardOnEachOfThem) {
+  constexpr int E = 16, K0 = 2, K = 4, kTrials = 20000;
+  std::mt19937 random(12);
+  std::vector<int> experts(E);
+  for (int e = 0; e < E; ++e) experts[static_cast<size_t>(e)] = e;
+  for (const int batch : {2, 3}) {
+    double sum = 0;
+    int guarded = 0;
+    for (int i = 0; i < kTrials; ++i) {
+      std::set<int> used;
+      for (int b = 0; b < batch; ++b) {
+        std::shuffle(experts.begin(), experts.end(), random);
+        used.insert(experts.begin(), experts.begin() + K0);
+      }
+      const bool plain = used.size() < static_cast<size_t>(K);
+      guarded += plain;
+      sum += plain ? uniform_union(E, K, batch) : static_cast<double>(used.size());
+    }
+    ASSERT_GT(guarded, 100);
+    // A trial lies between 4 and 9.25, so its standard deviation is below 2.7; six standard errors are 0.115.
+    EXPECT_NEAR(sum / kTrials, uniform_oea(E, K0, K, batch), 0.115) << batch;
+  }
+  // Two rows with two experts each of four: the union is 2, 3 or 4 with probability 1/6, 4/6, 1/6; 3 is K. Plain: 3.75.
+  EXPECT_NEAR(uniform_oea(4, 2, 3, 2), (3.75 + 4 * 3 + 4) / 6, 1e-12);
+  EXPECT_EQ(uniform_oea(128, 3, 8, 1), 8) << "a lone row stays plain";
+  EXPECT_NEAR(uniform_oea(128, 8, 8, 16), uniform_union(128, 8, 16), 1e-12);
+  EXPECT_NEAR(uniform_oea(128, 4, 8, 256), uniform_union(128, 4, 256), 1e-8) << "far above the guard";
+}
+
+TEST(Inspect, TheTextRunsNoFurtherThanTheContext) {
+  Model model = load("bf16_tied");
+  const int context = model.config().context;
+  const auto counted = count_on_text(model, random_tokens(context + 40, model.config().vocab), 1, context + 40);
+  ASSERT_TRUE(counted);
+  EXPECT_EQ(counted->steps, context);
+}
+
 TEST(Inspect, ALoneRowAndASmallUnionStayPlain) {
   EXPECT_EQ(oea_distinct(12, 20, 8, 4), 12);
   EXPECT_EQ(oea_distinct(7.5, 20, 8, 4), 20);
@@ -220,7 +257,7 @@ TEST(Inspect, PredictsBytesAndSpeedFromExpertsContextAndBandwidth) {
                expected = experts * 48 * 4718592 * 2 + bytes.dense + 1600 * bytes.kv_per_token;
   EXPECT_DOUBLE_EQ(rows[3].bytes_per_step, expected);
   EXPECT_DOUBLE_EQ(rows[3].tokens_per_second_bound, 16 * 50e9 / expected);
-  EXPECT_DOUBLE_EQ(rows[5].distinct_experts, uniform_union(128, 3, 16));
+  EXPECT_NEAR(rows[5].distinct_experts, uniform_union(128, 3, 16), 1e-9) << "16 rows hardly ever share that much";
   EXPECT_DOUBLE_EQ(rows[5].distinct_experts_plain, experts);
   EXPECT_EQ(rows[1].distinct_experts, rows[0].distinct_experts) << "a lone row stays plain";
 }
@@ -248,6 +285,23 @@ TEST(Inspect, AModelWithoutRoutedExpertsHasOneRowPerBatch) {
   const auto rows = predict(c, bytes, {{1, 4}, 0, 10, {}});
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[1].bytes_per_step, bytes.dense);
+}
+
+TEST(Inspect, SaysThatBoundsDoNotHoldForWeightsBelowFourCaches) {
+  InspectReport r;
+  r.config = big_config();
+  r.bytes = assumed_bytes(r.config, Format::kBF16);
+  r.input = {{16}, 512, 50, {}};
+  r.rows = predict(r.config, r.bytes, r.input);
+  r.bytes.weights = 400e6;
+  const std::string sentence = "the bounds do not hold";
+  for (const auto& [cache, said] : {std::pair<size_t, bool>{0, false}, {100000000, false}, {101000000, true}}) {
+    r.cache_bytes = cache;
+    EXPECT_EQ(inspect_text(r).find(sentence) != std::string::npos, said) << cache;
+  }
+  EXPECT_NE(inspect_text(r).find("400.00 MB are less than four times the last-level cache of 101.00 MB"),
+            std::string::npos)
+      << inspect_text(r);
 }
 
 TEST(Inspect, TextAndJsonSayTheSame) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <random>
 
 #include "base/error.h"
 
@@ -33,21 +32,6 @@ int argmax(std::span<const float> row) {
   return static_cast<int>(std::max_element(row.begin(), row.end()) - row.begin());
 }
 
-// Mean of per-document values with a bootstrap interval over documents (fixed seed).
-Estimate mean_with_interval(const std::vector<double>& values) {
-  std::mt19937_64 random(7);
-  std::uniform_int_distribution<size_t> pick(0, values.size() - 1);
-  const auto mean_of = [&](auto next) {
-    double sum = 0;
-    for (size_t i = 0; i < values.size(); ++i) sum += next(i);
-    return sum / static_cast<double>(values.size());
-  };
-  std::vector<double> means;
-  for (int r = 0; r < 1000; ++r) means.push_back(mean_of([&](size_t) { return values[pick(random)]; }));
-  std::sort(means.begin(), means.end());
-  return {mean_of([&](size_t i) { return values[i]; }), means[25], means[974]};
-}
-
 // One policy's pass over the text: its own cache, its own sums.
 struct Pass {
   const Policy* policy;
@@ -64,6 +48,11 @@ struct Pass {
         blocks(static_cast<size_t>(batch)) {}
 };
 
+[[noreturn]] void refuse_logits(size_t document, int t) {
+  throw Error(ErrorKind::kMalformed,
+              fmt::format("the model's logits are not finite at document {} position {}", document + 1, t + 1));
+}
+
 // The rows of step `t`: token t of each document of the group.
 void fill_rows(const Documents& documents, size_t first, int t, Pass& pass, Rows& rows) {
   rows.clear();
@@ -74,39 +63,75 @@ void fill_rows(const Documents& documents, size_t first, int t, Pass& pass, Rows
 
 }  // namespace
 
-Documents read_documents(const Tokenizer& tokenizer, const std::vector<std::string>& paths,
-                         const TextOptions& options) {
+SplitText split_documents(std::string_view text) {
+  SplitText out;
+  size_t begin = 0;  // of the document under way
+  const auto take = [&](size_t end) {
+    if (end > begin) out.documents.push_back(text.substr(begin, end - begin));
+  };
+  for (size_t at = 0; at < text.size();) {
+    const size_t newline = text.find('\n', at);
+    const size_t next = newline == std::string_view::npos ? text.size() : newline + 1;
+    const std::string_view line = text.substr(at, next - at);
+    if (line == "---\n" || line == "---\r\n" || line == "---") {
+      size_t end = at;
+      if (end > begin) --end;  // the newline before the separator
+      if (end > begin && text[end - 1] == '\r') --end;
+      take(end);
+      out.list = true;
+      begin = next;
+    }
+    at = next;
+  }
+  take(text.size());
+  return out;
+}
+
+Documents read_starts(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const TextOptions& options,
+                      int stretch) {
+  CARPOOL_CHECK(options.tokens > 0 && stretch >= options.tokens);
   const auto length = static_cast<size_t>(options.tokens);
   Documents documents;
   const auto full = [&] { return documents.size() == static_cast<size_t>(options.documents); };
   for (const std::string& path : paths) {
     const std::string text = read_text_file(path);
-    const bool list = text.find("\n---\n") != std::string::npos;
-    for (size_t at = 0; at < text.size() && !full();) {
-      size_t end = list ? text.find("\n---\n", at) : std::string::npos;
-      end = end == std::string::npos ? text.size() : end;
-      const std::vector<int> ids = tokenizer.encode(std::string_view(text).substr(at, end - at), false, false);
-      for (size_t i = 0; i + length <= ids.size() && !full(); i += length) {
+    const SplitText split = split_documents(text);
+    for (size_t d = 0; d < split.documents.size() && !full(); ++d) {
+      const std::vector<int> ids = tokenizer.encode(split.documents[d], false, false);
+      for (size_t i = 0; i + length <= ids.size() && !full(); i += static_cast<size_t>(stretch)) {
         documents.emplace_back(ids.begin() + static_cast<std::ptrdiff_t>(i),
                                ids.begin() + static_cast<std::ptrdiff_t>(i + length));
-        if (list) break;
+        if (split.list) break;
       }
-      at = list ? end + 5 : text.size();
     }
   }
-  if (!full()) {
+  return documents;
+}
+
+Documents read_documents(const Tokenizer& tokenizer, const std::vector<std::string>& paths,
+                         const TextOptions& options) {
+  Documents documents = read_starts(tokenizer, paths, options, options.tokens);
+  if (documents.size() < static_cast<size_t>(options.documents)) {
     throw Error(ErrorKind::kUsage, fmt::format("the text gives {} documents of {} tokens, {} are needed",
                                                documents.size(), options.tokens, options.documents));
   }
   return documents;
 }
 
+void check_fits(int tokens, const ModelConfig& config) {
+  if (tokens > config.context) {
+    throw Error(ErrorKind::kUsage,
+                fmt::format("documents of {} tokens do not fit the model's context of {}", tokens, config.context));
+  }
+}
+
 QualityRun teacher_forced(Model& model, const std::vector<const Policy*>& policies, const Documents& documents,
                           int batch, const std::function<void(double)>& progress) {
   const size_t groups = documents.size() / static_cast<size_t>(batch);
-  if (groups == 0) {
-    throw Error(ErrorKind::kUsage, fmt::format("{} documents cannot form a batch of {}", documents.size(), batch));
+  if (groups == 0 || groups * static_cast<size_t>(batch) != documents.size()) {
+    throw Error(ErrorKind::kUsage, fmt::format("{} documents do not fill batches of {}", documents.size(), batch));
   }
+  check_fits(static_cast<int>(documents[0].size()), model.config());
   const int tokens = static_cast<int>(documents[0].size());
   const std::unique_ptr<Policy> topk = make_policy("topk");
   std::vector<Pass> passes;
@@ -135,9 +160,11 @@ QualityRun teacher_forced(Model& model, const std::vector<const Policy*>& polici
           const double sum = log_sum_exp(row);
           if (p == 0) reference_sum[b] = sum;
           const double loss = sum - row[static_cast<size_t>(documents[first + b][static_cast<size_t>(t) + 1])];
+          const double kl = divergence(base, reference_sum[b], row, sum);
+          if (!std::isfinite(loss) || !std::isfinite(kl)) refuse_logits(first + b, t);
           pass.cross_entropy += loss;
           pass.document_loss[first + b] += loss / (tokens - 1);
-          pass.kl += divergence(base, reference_sum[b], row, sum);
+          pass.kl += kl;
           pass.agree += argmax(base) == argmax(row);
         }
       }
@@ -159,7 +186,7 @@ QualityRun teacher_forced(Model& model, const std::vector<const Policy*>& polici
     q.top1_agreement = static_cast<double>(pass.agree) / static_cast<double>(q.tokens);
     std::vector<double> delta = pass.document_loss;
     for (size_t d = 0; d < delta.size(); ++d) delta[d] -= passes[0].document_loss[d];
-    q.cross_entropy_delta = mean_with_interval(delta);
+    q.cross_entropy_delta = bootstrap(delta, mean);
     run.quality.push_back(q);
     run.routing.push_back(pass.routing);
   }

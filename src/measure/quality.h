@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "measure/result.h"
@@ -24,17 +25,33 @@ struct TextOptions {
   int tokens = 256;  // per document
 };
 
-// Cuts documents from text files. A file with lines of "---" alone is a list of documents; any other is cut into
-// stretches. Documents shorter than `tokens` are left out. Error{kUsage} naming both numbers when too few remain.
+// A text in its documents. Lines of "---" alone (LF or CRLF) separate them, wherever they stand; the line end before a
+// separator belongs to it, and empty documents are left out.
+struct SplitText {
+  bool list = false;  // there was a separator
+  std::vector<std::string_view> documents;
+};
+SplitText split_documents(std::string_view text);
+
+// Cuts documents from text files: of a list (SplitText) each document's beginning, any other text into stretches.
+// Documents shorter than `tokens` are left out. Error{kUsage} naming both numbers when too few remain.
 Documents read_documents(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const TextOptions& options);
+
+// The first `tokens` tokens of up to `count` documents, `stretch` tokens apart in a text that is no list.
+Documents read_starts(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const TextOptions& options,
+                      int stretch);
+
+// Error{kUsage} when documents of `tokens` tokens have more positions than the model.
+void check_fits(int tokens, const ModelConfig& config);
 
 struct QualityRun {
   std::vector<Quality> quality;          // per policy
   std::vector<RoutingCounters> routing;  // per policy, all steps
 };
 
-// Documents are taken in order, `batch` at a time; a last group that is not full is left out (Error{kUsage} when
-// there is none). `progress` gets the share done.
+// Documents are taken in order, `batch` at a time. Error{kUsage} when they do not fill the last batch, so that all
+// batch sizes score the same text, or do not fit the context; kMalformed when logits are not finite. `progress` gets
+// the share done.
 QualityRun teacher_forced(Model& model, const std::vector<const Policy*>& policies, const Documents& documents,
                           int batch, const std::function<void(double)>& progress = {});
 

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "measure/damaged_model_test_util.h"
 #include "model/golden_test_util.h"
 
 namespace carpool {
@@ -84,6 +85,34 @@ TEST(Quality, DocumentsThatDoNotFillABatchAreRefused) {
   Model model = golden::load("bf16_tied");
   const auto topk = make_policy("topk");
   EXPECT_THROW(teacher_forced(model, {topk.get()}, some_documents(3, 8), 4), Error);
+  EXPECT_THROW(teacher_forced(model, {topk.get()}, some_documents(6, 8), 4), Error)
+      << "two documents that one batch size scores and another does not";
+}
+
+TEST(Quality, DocumentsLongerThanTheContextAreRefused) {
+  Model model = golden::load("bf16_tied");
+  const auto topk = make_policy("topk");
+  EXPECT_NO_THROW(teacher_forced(model, {topk.get()}, some_documents(1, 256), 1));
+  try {
+    teacher_forced(model, {topk.get()}, some_documents(1, 257), 1);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kUsage);
+    EXPECT_STREQ(e.what(), "documents of 257 tokens do not fit the model's context of 256");
+  }
+}
+
+TEST(Quality, LogitsThatAreNotFiniteAreNoQuality) {
+  const DamagedModel damaged;
+  Model model = damaged.load();
+  const auto topk = make_policy("topk");
+  try {
+    teacher_forced(model, {topk.get()}, some_documents(4, 8), 2);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kMalformed);
+    EXPECT_STREQ(e.what(), "the model's logits are not finite at document 1 position 1");
+  }
 }
 
 class TextFile {
@@ -98,6 +127,35 @@ class TextFile {
  private:
   std::filesystem::path path_;
 };
+
+using Views = std::vector<std::string_view>;
+
+TEST(Documents, AreSplitAtLinesOfThreeDashesWhereverTheyStand) {
+  EXPECT_EQ(split_documents("one\n---\ntwo\nlines\n").documents, (Views{"one", "two\nlines\n"}));
+  EXPECT_EQ(split_documents("---\none\n---\ntwo").documents, (Views{"one", "two"})) << "a leading separator";
+  EXPECT_EQ(split_documents("one\n---\ntwo\n---").documents, (Views{"one", "two"})) << "one at the very end";
+  EXPECT_EQ(split_documents("one\r\n---\r\ntwo\r\nlines").documents, (Views{"one", "two\r\nlines"})) << "CRLF";
+  EXPECT_EQ(split_documents("one\n---\n---\n\n---\ntwo").documents, (Views{"one", "two"})) << "empty ones";
+  EXPECT_EQ(split_documents("a --- b\n----\n ---\nc").documents, (Views{"a --- b\n----\n ---\nc"}));
+  EXPECT_TRUE(split_documents("").documents.empty());
+}
+
+TEST(Documents, ATextIsAListWhenItHasASeparator) {
+  EXPECT_TRUE(split_documents("---\nonly one").list);
+  EXPECT_TRUE(split_documents("one\r\n---\r\n").list);
+  EXPECT_FALSE(split_documents("plain\ntext").list);
+}
+
+TEST(Documents, StartsStandAStretchApartAndMayBeFew) {
+  const Tokenizer tokenizer = Tokenizer::load(std::string(CARPOOL_SOURCE_DIR) + "/models/books-qwen3/tokenizer.json");
+  std::string text;
+  for (int i = 0; i < 6; ++i) text += "The boat came home at last, and all the men were glad of it. ";
+  const std::vector<int> ids = tokenizer.encode(text, false, false);
+  const TextFile plain(text);
+  const Documents starts = read_starts(tokenizer, {plain.path()}, {1000, 4}, 20);
+  ASSERT_EQ(starts.size(), (ids.size() - 4) / 20 + 1);
+  EXPECT_EQ(starts[1], std::vector<int>(ids.begin() + 20, ids.begin() + 24));
+}
 
 TEST(Documents, AListGivesItsEntriesAndAPlainTextIsCut) {
   const Tokenizer tokenizer = Tokenizer::load(std::string(CARPOOL_SOURCE_DIR) + "/models/books-qwen3/tokenizer.json");

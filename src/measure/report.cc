@@ -25,16 +25,6 @@ std::string share_text(int64_t part, int64_t whole) {
   return whole > 0 ? percent_text(static_cast<double>(part) / static_cast<double>(whole)) : "-";
 }
 
-// "min_batch 12, union 3": (step, layer, group) triples left alone, by reason.
-std::string reasons_text(const RoutingCounters& routing) {
-  std::string out;
-  for (int r = 1; r < kPlainReasons; ++r) {
-    const int64_t n = routing.plain_steps[static_cast<size_t>(r)];
-    if (n > 0) out += fmt::format("{}{} {}", out.empty() ? "" : ", ", name(static_cast<PlainReason>(r)), n);
-  }
-  return out.empty() ? "-" : out;
-}
-
 // The row that the speedups of `batch` refer to.
 const ResultRow* first_row(const Report& report, int batch) {
   for (const ResultRow& row : report.rows) {
@@ -64,8 +54,10 @@ std::string experts_phrase(const ResultRow& row) {
 std::string time_phrase(const ResultRow& row, const ResultRow& first) {
   if (!row.speedup || !(row.speedup->lo > 0)) return "";
   const Estimate ratio{1 / row.speedup->value, 1 / row.speedup->hi, 1 / row.speedup->lo};
-  std::string out = fmt::format(", a step takes {}x {}'s time {}", number_text(ratio.value, 2), printable(first.policy),
-                                fmt::format("[{}, {}]", number_text(ratio.lo, 2), number_text(ratio.hi, 2)));
+  std::string out = fmt::format(", a step takes {}x {}'s time", number_text(ratio.value, 2), printable(first.policy));
+  if (!has_interval(row))
+    return out + fmt::format(" (no interval from {} {})", row.repeats, row.repeats == 1 ? "repeat" : "repeats");
+  out += fmt::format(" [{}, {}]", number_text(ratio.lo, 2), number_text(ratio.hi, 2));
   if (ratio.lo <= 1 && ratio.hi >= 1) out += ", which includes no change";
   return out;
 }
@@ -83,8 +75,8 @@ std::string row_finding(const ResultRow& row, const ResultRow& first) {
   std::string out = printable(row.policy) + " ";
   if (ran_plain(row)) {
     out += "changed nothing, all rows ran plain routing";
-    const std::string reasons = reasons_text(row.routing);
-    if (reasons != "-") out += fmt::format(" ({})", reasons);
+    const std::string reasons = plain_reasons_text(row.routing);
+    if (reasons != "none") out += fmt::format(" ({})", reasons);
   } else {
     out += experts_phrase(row);
   }
@@ -93,6 +85,12 @@ std::string row_finding(const ResultRow& row, const ResultRow& first) {
 }
 
 }  // namespace
+
+bool has_interval(const ResultRow& row) { return row.repeats >= kIntervalRepeats; }
+
+std::string repeated_text(const ResultRow& row, const Estimate& e, int decimals) {
+  return has_interval(row) ? estimate_text(e, decimals) : number_text(e.value, decimals);
+}
 
 std::string number_text(double value, int decimals) {
   return std::isfinite(value) ? fmt::format("{:.{}f}", value, decimals) : "-";
@@ -129,15 +127,17 @@ std::vector<std::pair<std::string, std::string>> fact_lines(const RunFacts& fact
 
 Table speed_table(const Report& report) {
   Table table{
-      "Speed, decode steps at full batch: median [95 % interval over repeats]",
+      std::string("Speed, decode steps at full batch: median ") +
+          (std::any_of(report.rows.begin(), report.rows.end(), has_interval) ? "[95 % bootstrap interval over repeats]"
+                                                                             : "over repeats"),
       {"policy", "batch", "tok/s", "step ms", "speedup", "experts", "plain", "MB/step", "read GB/s", "of floor"},
       {}};
   for (const ResultRow& row : report.rows) {
     if (!is_decode(row)) continue;
     table.rows.push_back({row.policy, std::to_string(row.batch),
-                          estimate_text(row.tokens_per_second, decimals_for(row.tokens_per_second.value)),
-                          estimate_text(row.step_ms, decimals_for(row.step_ms.value)),
-                          row.speedup ? estimate_text(*row.speedup, 3) : "-", number_text(row.distinct_experts, 2),
+                          repeated_text(row, row.tokens_per_second, decimals_for(row.tokens_per_second.value)),
+                          repeated_text(row, row.step_ms, decimals_for(row.step_ms.value)),
+                          row.speedup ? repeated_text(row, *row.speedup, 3) : "-", number_text(row.distinct_experts, 2),
                           number_text(row.distinct_experts_plain, 2), number_text(row.bytes_per_step / kMega, 2),
                           number_text(row.read_gbps, 1), percent_text(row.floor_share)});
   }
@@ -170,7 +170,7 @@ Table routing_table(const Report& report) {
     const int64_t tokens = counted_tokens(row.routing);
     table.rows.push_back({row.policy, std::to_string(row.batch), std::to_string(row.repeats),
                           std::to_string(row.steps_measured), share_text(row.routing.rerouted_tokens, tokens),
-                          share_text(row.routing.underfilled_tokens, tokens), reasons_text(row.routing)});
+                          share_text(row.routing.underfilled_tokens, tokens), plain_reasons_text(row.routing)});
   }
   return table;
 }
@@ -184,10 +184,10 @@ Table mixed_table(const Report& report) {
   for (const ResultRow& row : report.rows) {
     if (is_decode(row) || row.steps_measured == 0) continue;
     table.rows.push_back({row.policy, std::to_string(row.batch), std::to_string(row.steps_measured),
-                          estimate_text(row.step_ms, decimals_for(row.step_ms.value)),
+                          repeated_text(row, row.step_ms, decimals_for(row.step_ms.value)),
                           number_text(row.distinct_experts, 2), number_text(row.distinct_experts_plain, 2),
                           share_text(row.routing.rerouted_tokens, counted_tokens(row.routing)),
-                          reasons_text(row.routing)});
+                          plain_reasons_text(row.routing)});
   }
   return table;
 }
@@ -205,11 +205,22 @@ std::string findings(const Report& report) {
 }
 
 std::string floor_note(const Report& report) {
-  for (const ResultRow& row : report.rows) {
-    if (is_decode(row) && row.floor_share > 1)
-      return "Above 100 % of the floor, a part of the step's bytes came from cache: memory was not the limit there.";
+  std::string out;
+  const auto decode = std::find_if(report.rows.begin(), report.rows.end(), is_decode);
+  if (decode != report.rows.end() && decode->dense_bytes_per_step > 0 &&
+      decode->dense_bytes_per_step < static_cast<double>(report.cache_bytes)) {
+    out = fmt::format(
+        "The floor counts bytes that memory need not deliver: {} of {} MB per step ({} at batch {}) are dense weights, "
+        "keys and values that stay in the last-level cache of {} MB.",
+        number_text(decode->dense_bytes_per_step / kMega, 2), number_text(decode->bytes_per_step / kMega, 2),
+        printable(decode->policy), decode->batch, number_text(static_cast<double>(report.cache_bytes) / kMega, 1));
   }
-  return "";
+  const auto above = [](const ResultRow& row) { return is_decode(row) && row.floor_share > 1; };
+  if (std::any_of(report.rows.begin(), report.rows.end(), above)) {
+    out += out.empty() ? "" : " ";
+    out += "Above 100 % of the floor, a part of the step's bytes came from cache: memory was not the limit there.";
+  }
+  return out;
 }
 
 std::string to_text(const Table& table) {

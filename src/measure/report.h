@@ -25,6 +25,10 @@ struct Table {
 std::string number_text(double value, int decimals);
 // "12.34 [12.01, 12.60]". `sign` puts a plus before positive numbers.
 std::string estimate_text(const Estimate& e, int decimals, bool sign = false);
+// True when the row's repeats are enough for an interval.
+bool has_interval(const ResultRow& row);
+// A quantity measured once per repeat of `row`: with its interval where there is one.
+std::string repeated_text(const ResultRow& row, const Estimate& e, int decimals);
 // 0.876 -> "87.6 %".
 std::string percent_text(double share, int decimals = 1);
 // Decimals that leave about four digits of a positive number: 3 below 10, 2 below 100, 1 below 1000, else 0.
@@ -46,7 +50,8 @@ Table mixed_table(const Report& report);
 // step time, quality, and whether the intervals leave room for "no change".
 std::string findings(const Report& report);
 
-// Why a share of the floor is above 100 %, when one is; else empty.
+// What the shares of the floor cannot tell: the part of the bytes that fits into the last-level cache, and why a share
+// is above 100 %. Empty where neither holds.
 std::string floor_note(const Report& report);
 
 std::string to_text(const Table& table);

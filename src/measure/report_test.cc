@@ -127,6 +127,39 @@ TEST(Report, ExplainsAShareOfTheFloorAboveAll) {
   EXPECT_TRUE(contains(text_table(report), "came from cache"));
 }
 
+TEST(Report, SaysWhichBytesOfTheFloorStayInCache) {
+  Report report = sample_report();
+  EXPECT_EQ(floor_note(report), "") << "an unknown cache proves nothing";
+  report.cache_bytes = 2840000;
+  EXPECT_EQ(floor_note(report), "") << "a dense part as large as the cache does not stay there";
+  report.cache_bytes = 33554432;
+  EXPECT_EQ(floor_note(report),
+            "The floor counts bytes that memory need not deliver: 2.84 of 123.46 MB per step (topk at batch 16) are "
+            "dense weights, keys and values that stay in the last-level cache of 33.6 MB.");
+  EXPECT_TRUE(contains(text_table(report), "2.84 of 123.46 MB"));
+}
+
+TEST(Report, FewerThanFiveRepeatsShowNoInterval) {
+  Report report = sample_report();
+  EXPECT_TRUE(contains(text_table(report), "95 % bootstrap interval over repeats"));
+  for (ResultRow& row : report.rows) row.repeats = 4;
+  const std::string text = text_table(report);
+  EXPECT_FALSE(contains(text, "interval over repeats")) << text;
+  for (const char* part : {"771.1", "19.50", "1.163", "60.50", "[0.82"}) EXPECT_FALSE(contains(text, part)) << part;
+  for (const char* part : {"800.0", "20.00", "1.190", "61.25", "+0.0120 [+0.0090, +0.0151]"})
+    EXPECT_TRUE(contains(text, part)) << part;
+  EXPECT_TRUE(contains(text, "a step takes 0.84x topk's time (no interval from 4 repeats) and it costs")) << text;
+}
+
+TEST(Report, AQualityThatIsNotFiniteIsRefused) {
+  Report report = sample_report();
+  report.rows[1].quality->kl_mean = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THROW(text_table(report), Error);
+  report = sample_report();
+  report.rows[0].quality->cross_entropy = std::numeric_limits<double>::infinity();
+  EXPECT_THROW(text_table(report), Error) << "of plain routing, too";
+}
+
 TEST(Report, EachBatchHasItsOwnSentence) {
   Report report = sample_report();
   report.rows.push_back(plain_row(4));

@@ -17,9 +17,11 @@ inline ResultRow plain_row(int batch) {
   row.distinct_experts = row.distinct_experts_plain = 47.5;
   row.bytes_per_step = 123.46e6;
   row.read_gbps = 14.3;
+  row.dense_bytes_per_step = 2.84e6;
   row.floor_share = 0.432;
   row.quality = Quality{16320, 64, 3.1416, {0, 0, 0}, 0, 1};
   row.routing.layers = 2520;
+  row.routing.distinct_experts = row.routing.distinct_plain = 119700;  // 47.5 per layer
   row.routing.plain_rows[1] = 40320;
   row.routing.plain_steps[1] = 2520;
   return row;
@@ -37,6 +39,8 @@ inline ResultRow oea_row(int batch) {
   row.quality = Quality{16320, 64, 3.1536, {0.012, 0.009, 0.0151}, 0.02345, 0.9321};
   row.routing = {};
   row.routing.layers = 2520;
+  row.routing.distinct_experts = 90972;  // 36.1 per layer
+  row.routing.distinct_plain = 119700;
   row.routing.plain_rows[0] = 40320;
   row.routing.rerouted_tokens = 10080;
   row.routing.underfilled_tokens = 504;

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
+#include <limits>
 #include <random>
 
+#include "base/error.h"
 #include "measure/report_test_util.h"
 
 namespace carpool {
@@ -36,6 +39,25 @@ TEST(Median, IntervalIsAPointForOneValueAndForEqualValues) {
     EXPECT_EQ(e.lo, 5);
     EXPECT_EQ(e.hi, 5);
   }
+}
+
+TEST(Median, FewerThanFiveRepeatsGiveTheirExtremes) {
+  const Estimate e = median_with_interval({4, 1, 3, 9});
+  EXPECT_EQ(e.value, 3.5);
+  EXPECT_EQ(e.lo, 1);
+  EXPECT_EQ(e.hi, 9);
+}
+
+TEST(Bootstrap, HoldsTheStatisticOfTheValuesBetweenThoseOfResamples) {
+  const std::vector<double> values = {1, 2, 3, 4, 5, 6, 7, 18};
+  const Estimate m = bootstrap(values, mean);
+  EXPECT_DOUBLE_EQ(m.value, 5.75);
+  EXPECT_LT(m.lo, m.value);
+  EXPECT_GT(m.hi, m.value);
+  EXPECT_GT(m.lo, 1);
+  EXPECT_LT(m.hi, 18);
+  EXPECT_EQ(bootstrap(values, median).value, 4.5);
+  EXPECT_EQ(bootstrap({}, mean).value, 0);
 }
 
 TEST(Median, IntervalIsTheSameAtEveryCall) {
@@ -94,8 +116,65 @@ TEST(ResultJson, QualityKeysAreAbsentWhereNoQualityWasMeasured) {
   const json::value root = to_json(sample_report());
   const json::object& mixed = root.as_object().at("results").as_array().at(3).as_object();
   EXPECT_EQ(mixed.at("steps").as_string(), "mixed");
-  for (const char* key : {"cross_entropy", "cross_entropy_delta", "kl_mean", "top1_agreement", "speedup"})
+  for (const char* key : {"cross_entropy", "cross_entropy_delta", "kl_mean", "top1_agreement"})
     EXPECT_FALSE(mixed.contains(key)) << key;
+}
+
+TEST(ResultJson, MixedRowsClaimNoSpeedEvenWhenTheirMembersHoldOne) {
+  Report report = sample_report();
+  report.rows[3].speedup = Estimate{2, 2, 2};
+  const json::value root = to_json(report);
+  const json::object& mixed = root.as_object().at("results").as_array().at(3).as_object();
+  std::vector<std::string> keys;
+  for (const auto& entry : mixed) keys.emplace_back(entry.key());
+  EXPECT_EQ(keys,
+            (std::vector<std::string>{"policy", "batch", "steps", "steps_measured", "repeats", "step_ms", "step_ms_lo",
+                                      "step_ms_hi", "read_gbps", "distinct_experts", "distinct_experts_plain",
+                                      "rerouted_tokens", "underfilled_tokens", "plain_steps"}));
+}
+
+TEST(ResultJson, ANumberThatIsNotFiniteIsRefused) {
+  const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
+  const std::vector<std::function<void(ResultRow&)>> faults = {
+      [=](ResultRow& row) { row.step_ms.value = nan; },
+      [=](ResultRow& row) { row.tokens_per_second.hi = inf; },
+      [=](ResultRow& row) { row.floor_share = inf; },
+      [=](ResultRow& row) { row.speedup->lo = nan; },
+      [=](ResultRow& row) { row.quality->cross_entropy = nan; },
+      [=](ResultRow& row) { row.quality->cross_entropy_delta.hi = nan; },
+      [=](ResultRow& row) { row.quality->kl_mean = inf; },
+  };
+  for (size_t i = 0; i < faults.size(); ++i) {
+    for (const size_t row : {size_t{0}, size_t{1}}) {
+      Report report = sample_report();
+      faults[i](report.rows[row]);
+      EXPECT_THROW(to_json(report), Error) << i;
+    }
+  }
+}
+
+TEST(RoutingJson, CountsPerLayerAndReasons) {
+  RoutingCounters counters = oea_row(4).routing;
+  counters.layers = 4;
+  counters.distinct_experts = 30;
+  counters.distinct_plain = 34;
+  const json::object out = routing_json(counters);
+  EXPECT_EQ(out.at("distinct_experts").as_double(), 7.5);
+  EXPECT_EQ(out.at("distinct_experts_plain").as_double(), 8.5);
+  EXPECT_EQ(out.at("rerouted_tokens").as_int64(), 10080);
+  EXPECT_EQ(out.at("underfilled_tokens").as_int64(), 504);
+  EXPECT_EQ(out.at("plain_steps").at("min_batch").as_int64(), 7);
+  EXPECT_EQ(out.at("plain_steps").at("policy").as_int64(), 0);
+  EXPECT_EQ(routing_json(RoutingCounters{}).at("distinct_experts").as_double(), 0) << "nothing counted";
+}
+
+TEST(RoutingJson, ReasonsAreNamedOnlyWhereTheyOccurred) {
+  RoutingCounters counters;
+  EXPECT_EQ(plain_reasons_text(counters), "none");
+  counters.plain_steps[4] = 7;
+  EXPECT_EQ(plain_reasons_text(counters), "min_batch 7");
+  counters.plain_steps[1] = 3;
+  EXPECT_EQ(plain_reasons_text(counters), "policy 3, min_batch 7");
 }
 
 TEST(ResultJson, TextSurvivesSerialisingAndParsing) {
