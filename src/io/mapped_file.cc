@@ -1,4 +1,4 @@
-// Mapping, hints and the identity check of MappedFile; plain POSIX calls, no policy.
+// Mapping and the identity check of MappedFile; plain POSIX calls, no policy.
 #include "io/mapped_file.h"
 
 #include <fcntl.h>
@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -97,19 +96,6 @@ void MappedFile::unmap() noexcept {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
   data_ = nullptr;
   size_ = 0;
-}
-
-void MappedFile::advise(Advice advice, size_t begin, size_t length) const {
-  if (begin >= size_) return;
-  length = std::min(length, size_ - begin);
-  // madvise wants a page-aligned start: widen the range downwards.
-  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  const size_t slack = begin % page;
-  const int code = advice == Advice::kSequential ? MADV_SEQUENTIAL
-                   : advice == Advice::kRandom   ? MADV_RANDOM
-                                                 : MADV_WILLNEED;
-  // A hint that the system refuses changes nothing but speed, so its result is of no interest.
-  static_cast<void>(::madvise(const_cast<std::byte*>(data_) + (begin - slack), length + slack, code));
 }
 
 void MappedFile::verify_unchanged() const {

@@ -18,8 +18,6 @@ namespace carpool {
 
 class MappedFile {
  public:
-  enum class Advice { kSequential, kRandom, kWillNeed };
-
   // Maps the whole of `path`. Throws kMissing when it is absent, unreadable or not a regular file (a directory,
   // a pipe: never waits for a writer), kNoMemory when the address space does not suffice. A file of zero
   // bytes gives an empty span.
@@ -34,9 +32,6 @@ class MappedFile {
   // Valid while this object, or the one it was moved into, lives. The address survives a move.
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   const std::string& path() const { return path_; }
-
-  // A hint on how bytes [begin, begin + length) will be read, clipped to the file; has no effect on results.
-  void advise(Advice advice, size_t begin = 0, size_t length = static_cast<size_t>(-1)) const;
 
   // Throws kIo when the file at path() no longer is the one that was mapped: gone, replaced (another inode),
   // another size, or written to since. To be called after the weights were read and before "ready".

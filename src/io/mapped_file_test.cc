@@ -40,7 +40,6 @@ TEST(MappedFile, AnEmptyFileIsAnEmptySpan) {
   const ScratchFolder folder;
   const MappedFile file = MappedFile::open(folder.write("f", ""));
   EXPECT_TRUE(file.bytes().empty());
-  file.advise(MappedFile::Advice::kWillNeed);
   file.verify_unchanged();
 }
 
@@ -85,19 +84,6 @@ TEST(MappedFile, AMoveKeepsTheAddress) {
   EXPECT_EQ(b.bytes().data(), address);
   EXPECT_EQ(text_of(b), "first");
   b.verify_unchanged();
-}
-
-TEST(MappedFile, AdviceOnAnyRangeChangesNoByte) {
-  const ScratchFolder folder;
-  const std::string text(20'000, 'x');
-  const MappedFile file = MappedFile::open(folder.write("f", text));
-  for (const auto advice :
-       {MappedFile::Advice::kSequential, MappedFile::Advice::kRandom, MappedFile::Advice::kWillNeed}) {
-    for (const size_t begin : {size_t{0}, size_t{1}, size_t{4097}, size_t{19'999}, size_t{20'000}, ~size_t{0}}) {
-      for (const size_t length : {size_t{0}, size_t{1}, size_t{8192}, ~size_t{0}}) file.advise(advice, begin, length);
-    }
-  }
-  EXPECT_EQ(text_of(file), text);
 }
 
 TEST(MappedFile, AnUntouchedFileIsUnchanged) {

@@ -19,12 +19,6 @@ struct TensorInfo {
   size_t bytes = 0;
   size_t file_offset = 0;  // of data[0] in its file
   int shard = 0;           // which file of the WeightSource
-
-  int64_t elements() const {
-    uint64_t n = 1;  // unsigned: entries before a zero may multiply to 2^63
-    for (const int64_t d : shape) n *= static_cast<uint64_t>(d);
-    return static_cast<int64_t>(n);
-  }
 };
 
 struct NonFinite {

@@ -95,15 +95,6 @@ TEST(NonFinite, ReadsUnalignedData) {
 
 TEST(NonFinite, AnEmptyTensorIsFinite) { EXPECT_EQ(scan_words<float>("F32", {}).count, 0u); }
 
-TEST(TensorInfo, CountsElementsAlsoOfScalarsAndEmptyTensors) {
-  TensorInfo t;
-  EXPECT_EQ(t.elements(), 1);
-  t.shape = {2, 3, 4};
-  EXPECT_EQ(t.elements(), 24);
-  t.shape = {INT64_MAX, 2, 0};
-  EXPECT_EQ(t.elements(), 0);
-}
-
 TEST(Dtype, EveryFormatThatKernelsReadIsADtypeOfTheSameWidth) {
   for (int i = 0; i < kFormatCount; ++i) {
     const FormatInfo& f = info(static_cast<Format>(i));

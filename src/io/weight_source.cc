@@ -2,11 +2,8 @@
 #include "io/weight_source.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <map>
 #include <numeric>
 
@@ -42,11 +39,6 @@ class Differences {
 };
 
 std::string quoted(std::string_view name) { return fmt::format("\"{}\"", escape(name)); }
-
-bool exists(const std::string& path) {
-  struct stat status{};
-  return ::stat(path.c_str(), &status) == 0;
-}
 
 // A shard must be a plain name in the model's own directory: the index comes with the download and must not
 // be able to point anywhere else.
@@ -163,8 +155,8 @@ WeightSource WeightSource::open(const std::string& model_dir) {
   WeightSource source(escape(model_dir, 400));
   const std::string single = fmt::format("{}/{}", model_dir, kSingleName);
   const std::string index_path = fmt::format("{}/{}", model_dir, kIndexName);
-  if (!exists(index_path)) {
-    if (!exists(single)) {
+  if (!file_exists(index_path)) {
+    if (!file_exists(single)) {
       throw Error(ErrorKind::kMissing, fmt::format("{}: no weights: neither \"{}\" nor \"{}\" is there", source.where_,
                                                    kSingleName, kIndexName));
     }
@@ -173,7 +165,7 @@ WeightSource WeightSource::open(const std::string& model_dir) {
     return source;
   }
   const Index index = read_index(index_path);
-  if (exists(single) && !std::binary_search(index.shards.begin(), index.shards.end(), kSingleName)) {
+  if (file_exists(single) && !std::binary_search(index.shards.begin(), index.shards.end(), kSingleName)) {
     throw Error(
         ErrorKind::kMalformed,
         fmt::format("{}: holds both \"{}\" and \"{}\", which names other files: remove the one that is not meant",

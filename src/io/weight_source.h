@@ -32,8 +32,6 @@ class WeightSource {
   uint64_t total_bytes() const { return total_bytes_; }  // of all tensors
 
   const std::string& where() const { return where_; }  // escaped path, for messages
-  int shard_count() const { return static_cast<int>(shards_.size()); }
-  const MappedFile& shard(int index) const { return shards_[static_cast<size_t>(index)]; }
 
   // MappedFile::verify_unchanged on every file (kIo): call when the weights were read, before "ready".
   void verify_unchanged() const;

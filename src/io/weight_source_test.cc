@@ -57,32 +57,28 @@ TEST(WeightSource, ASingleFileIsOneShard) {
   const ScratchFolder folder;
   folder.write("model.safetensors", shard_one());
   const WeightSource source = WeightSource::open(folder.path());
-  EXPECT_EQ(source.shard_count(), 1);
   EXPECT_EQ(names_of(source), (std::vector<std::string>{"c", "a"}));
   EXPECT_EQ(text_of(source.find("a")), "aa");
   EXPECT_EQ(source.find("b"), nullptr);
   EXPECT_EQ(source.total_bytes(), 3u);
-  EXPECT_EQ(source.shard(0).path(), folder.file("model.safetensors"));
 }
 
 TEST(WeightSource, ShardsBecomeOneListByShardAndPlace) {
   const ShardedModel model;
   WeightSource opened = model.open();
   const WeightSource source = std::move(opened);  // the tensors must survive a move
-  EXPECT_EQ(source.shard_count(), 2);
   EXPECT_EQ(names_of(source), (std::vector<std::string>{"c", "a", "b"}));
   EXPECT_EQ(source.total_bytes(), 7u);
   EXPECT_EQ(text_of(source.find("a")), "aa");
   EXPECT_EQ(text_of(source.find("b")), "bbbb");
   EXPECT_EQ(source.find("a")->shard, 0);
   EXPECT_EQ(source.find("b")->shard, 1);
-  EXPECT_EQ(source.shard(1).path(), model.folder.file(kTwo));
 }
 
 TEST(WeightSource, TheShardedGoldenModelLoadsWhole) {
   const std::string folder = std::string(CARPOOL_SOURCE_DIR) + "/tests/golden/qwen3_moe/sharded_top1";
   const WeightSource source = WeightSource::open(folder);
-  EXPECT_EQ(source.shard_count(), 3);
+  EXPECT_EQ(source.tensors().back().shard, 2);
   const json::value index = parse_json(read_text_file(folder + "/" + kIndex), "index");
   EXPECT_EQ(source.tensors().size(), JsonObject(index, "index").object("weight_map").raw().size());
   for (const TensorInfo& t : source.tensors()) EXPECT_EQ(scan_non_finite(t).count, 0u) << t.name;
@@ -225,8 +221,7 @@ bool loads_soundly(const ShardedModel& model) {
   try {
     const WeightSource source = model.open();
     for (const TensorInfo& t : source.tensors()) {
-      EXPECT_LE(t.file_offset + t.bytes, source.shard(t.shard).bytes().size());
-      EXPECT_EQ(t.data, source.shard(t.shard).bytes().data() + t.file_offset);
+      EXPECT_EQ(text_of(&t), std::string(t.bytes, t.name[0])) << "only the index was changed";
     }
     EXPECT_EQ(source.total_bytes(), 7u);
     return true;

@@ -15,11 +15,6 @@ std::optional<std::string> load_token(const JsonObject& root, std::string_view k
   return root.string(key);
 }
 
-std::optional<bool> load_flag(const JsonObject& root, std::string_view key) {
-  if (!root.has(key)) return std::nullopt;
-  return root.boolean_or(key, false);
-}
-
 // A template is a string, or a list of {"name": ..., "template": ...}.
 std::optional<std::string> load_template(const JsonObject& root) {
   constexpr std::string_view kKey = "chat_template";
@@ -45,9 +40,6 @@ TokenizerConfig TokenizerConfig::parse(std::string_view text, const std::string&
   TokenizerConfig config;
   config.eos_token = load_token(root, "eos_token");
   config.bos_token = load_token(root, "bos_token");
-  config.pad_token = load_token(root, "pad_token");
-  config.add_bos_token = load_flag(root, "add_bos_token");
-  config.add_eos_token = load_flag(root, "add_eos_token");
   config.chat_template = load_template(root);
   return config;
 }

@@ -1,4 +1,4 @@
-// The parts of tokenizer_config.json that serving needs: which tokens begin, end and pad a text, and the template.
+// The parts of tokenizer_config.json that serving needs: which tokens begin and end a text, and the template.
 //
 // Tokens are given as strings, to be looked up in the Tokenizer by the caller. Everything else in the file
 // concerns Python classes and is ignored.
@@ -11,8 +11,7 @@
 namespace carpool {
 
 struct TokenizerConfig {
-  std::optional<std::string> eos_token, bos_token, pad_token;
-  std::optional<bool> add_bos_token, add_eos_token;
+  std::optional<std::string> eos_token, bos_token;
   std::optional<std::string> chat_template;  // of several named ones, "default"
 
   // Throws Error: kMissing when there is no such file, kMalformed with the key path for a wrong type.

@@ -40,7 +40,7 @@ class CpuOps final : public Ops {
     int64_t size = 0;  // outputs per task
     int count = 0;
   };
-  // `parts` = independent matrices of this shape in the same job; `macs` = multiply-adds of one output column.
+  // `parts` = independent matrices of this shape in the same job.
   Tiles tiles_for(const WeightView& w, int parts) const;
   // Runs on the pool, or on the caller alone when the whole job is too small to be worth waking anybody.
   void run(int tasks, double work, TaskRef task);
