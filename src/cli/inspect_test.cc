@@ -79,6 +79,31 @@ TEST_F(InspectCommand, BadOptionsAndMissingPartsEndInTheRightExitCode) {
   EXPECT_EQ(run((folder_ / "absent").string()), static_cast<int>(ErrorKind::kMissing));
 }
 
+TEST_F(InspectCommand, ATextIsRefusedForAModelWithoutRoutedExpertsAndTheReasonSaysSo) {
+  json::object config =
+      parse_json(read_text_file(kGolden + "qwen3_moe/dense_layers/config.json"), "config").as_object();
+  config["mlp_only_layers"] = json::array{0, 1, 2, 3, 4, 5};
+  std::ofstream(folder_ / "bare/config.json") << json::serialize(config);
+  EXPECT_EQ(run(bare()), 0) << "sizes need no experts";
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run(bare(), {"--text", bare() + "/config.json"}), static_cast<int>(ErrorKind::kConfig));
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("the model has no routed experts"), std::string::npos) << said;
+}
+
+TEST_F(InspectCommand, DocumentsOfATextMayBeSeparatedByCrLfLines) {
+  const std::string model = std::string(CARPOOL_SOURCE_DIR) + "/models/books-qwen3";
+  if (!fs::exists(model + "/model.safetensors")) GTEST_SKIP() << "the embedded model is not there";
+  const std::string a = "The boat came home at last, and all the men were glad of it.",
+                    b = "It was late when they sang.";
+  std::ofstream(folder_ / "lf.txt") << a << "\n---\n" << b;
+  std::ofstream(folder_ / "crlf.txt") << "---\r\n" << a << "\r\n---\r\n" << b;
+  ASSERT_EQ(run(model, {"--text", (folder_ / "lf.txt").string(), "--batch", "2"}), 0);
+  const double counted = row(0).at("distinct_experts").as_double();
+  ASSERT_EQ(run(model, {"--text", (folder_ / "crlf.txt").string(), "--batch", "2"}), 0);
+  EXPECT_EQ(row(0).at("distinct_experts").as_double(), counted);
+}
+
 TEST_F(InspectCommand, ATextReplacesUniformRouting) {
   const std::string model = std::string(CARPOOL_SOURCE_DIR) + "/models/books-qwen3";
   if (!fs::exists(model + "/model.safetensors")) GTEST_SKIP() << "the embedded model is not there";

@@ -61,7 +61,7 @@ json::object to_json(const ResultRow& row) {
     put(out, "kl_mean", q.kl_mean);
     put(out, "top1_agreement", q.top1_agreement);
   }
-  for (const auto& entry : counters_json(row.routing)) out[entry.key()] = entry.value();
+  for (const auto& entry : routing_json(row.routing)) out[entry.key()] = entry.value();
   return out;
 }
 
@@ -84,7 +84,7 @@ void require_quality(const Report& report) {
   }
 }
 
-json::object counters_json(const RoutingCounters& counters) {
+json::object routing_json(const RoutingCounters& counters) {
   json::object out;
   const auto layers = static_cast<double>(std::max<int64_t>(counters.layers, 1));
   out["distinct_experts"] = static_cast<double>(counters.distinct_experts) / layers;

@@ -77,12 +77,7 @@ json::value to_json(const Report& report);
 
 // distinct_experts and distinct_experts_plain (means per MoE layer and step), rerouted_tokens, underfilled_tokens, and
 // plain_steps by reason: the spelling of counters in every JSON.
-json::object counters_json(const RoutingCounters& counters);
-// The same. A template, so that a file's own function of this name goes before it.
-template <int = 0>
-json::object routing_json(const RoutingCounters& counters) {
-  return counters_json(counters);
-}
+json::object routing_json(const RoutingCounters& counters);
 
 // "min_batch 12, union 3": (step, layer, group) triples left alone, by reason; "none".
 std::string plain_reasons_text(const RoutingCounters& counters);
