@@ -274,8 +274,12 @@ TEST(Run, TheFiniteCheckRefusesANanUnlessItIsSwitchedOff) {
   std::ofstream(folder / "model.safetensors", std::ios::binary) << weights;
   expect_refused("run " + folder.path() + " --quiet --max-tokens 1 x", 65, "NaN or infinite");
   const Outcome o = carpool("run " + folder.path() + " --quiet --max-tokens 1 --no-finite-check x");
-  EXPECT_NE(o.code, 65) << o.err;
   EXPECT_EQ(o.err.find("NaN or infinite"), std::string::npos) << o.err;
+  // It ran: a NaN that reaches the logits, which depends on the model, is found there.
+  if (o.code != 0) {
+    EXPECT_EQ(o.code, 65);
+    EXPECT_NE(o.err.find("the model's logits are not finite for prompt 1"), std::string::npos) << o.err;
+  }
 }
 
 TEST(Run, HelpAndVersionExplainThemselves) {

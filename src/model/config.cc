@@ -51,8 +51,11 @@ void read_generation_config(const std::string& path, ModelConfig& config) {
   add_eos(object, config.vocab, config.eos_ids);
   const bool sample = object.boolean_or("do_sample", object.has("temperature"));
   config.sampling.temperature = sample ? static_cast<float>(object.number_or("temperature", 1, 0, 100)) : 0;
-  config.sampling.top_k = static_cast<int>(object.integer_or("top_k", 0, 0, INT32_MAX));
-  config.sampling.top_p = static_cast<float>(object.number_or("top_p", 1, 0, 1));
+  const int64_t top_k = object.integer_or("top_k", 0, -1, INT32_MAX);
+  config.sampling.top_k = static_cast<int>(std::max<int64_t>(top_k, 0));  // some files write "all" as -1
+  const double top_p = object.number_or("top_p", 1, 0, 1);
+  config.sampling.top_p = static_cast<float>(top_p);
+  if (!(config.sampling.top_p > 0)) object.fail("top_p", fmt::format("must be above 0 and at most 1, got {}", top_p));
 }
 
 }  // namespace
@@ -78,7 +81,7 @@ ModelConfig read_model_config(const std::string& directory) {
   config.family = family.model_type;
   add_eos(object, config.vocab, config.eos_ids);
   const std::string generation = (std::filesystem::path(directory) / "generation_config.json").string();
-  if (std::filesystem::exists(generation)) read_generation_config(generation, config);
+  if (file_exists(generation)) read_generation_config(generation, config);
   return config;
 }
 

@@ -88,6 +88,50 @@ TEST(ModelConfig, ValuesOutOfRangeAreRefusedWithTheirKey) {
   expect_config_refused("rope_theta", "-1", "\"rope_theta\"");
 }
 
+TEST(ModelConfig, AHeadWidthThatFollowsFromOtherValuesIsCheckedToo) {
+  const ModelCopy copy("float32_untied");
+  copy.set("head_dim", "");
+  copy.set("hidden_size", "96");
+  for (const auto& [heads, derived] : {std::pair{"128", "0"}, std::pair{"96", "1"}, std::pair{"32", "3"}}) {
+    copy.set("num_attention_heads", heads);
+    copy.set("num_key_value_heads", heads);
+    expect_refused(copy.path(), ErrorKind::kMalformed,
+                   std::string("\"head_dim\": must be even for rotary embedding, 2 to 4096, got ") + derived +
+                       " (hidden_size / num_attention_heads)");
+  }
+  copy.set("num_attention_heads", "1");
+  copy.set("num_key_value_heads", "1");
+  copy.set("hidden_size", "131072");
+  expect_refused(copy.path(), ErrorKind::kMalformed, "2 to 4096, got 131072");
+}
+
+TEST(ModelConfig, SamplingDefaultsOutOfRangeAreRefusedAtLoadAndMinusOneMeansAll) {
+  const auto refused = [](const char* key, const char* value) {
+    const ModelCopy copy("float32_untied");
+    copy.set(key, value, "generation_config.json");
+    expect_refused(copy.path(), ErrorKind::kMalformed,
+                   std::string("generation_config.json: \"") + key + "\": must be ");
+  };
+  refused("top_p", "0");
+  refused("top_p", "1e-60");  // zero as float32
+  refused("top_p", "1.5");
+  refused("top_p", "-0.1");
+  refused("top_k", "-2");
+  const ModelCopy copy("float32_untied");
+  copy.set("top_k", "-1", "generation_config.json");
+  EXPECT_EQ(read_model_config(copy.path()).sampling.top_k, 0);
+}
+
+TEST(ModelConfig, FilesThatCannotBeFollowedAreMissingAndNotIgnored) {
+  const ModelCopy copy("float32_untied");
+  fs::remove(copy.path() + "/generation_config.json");
+  fs::create_symlink("generation_config.json", copy.path() + "/generation_config.json");  // to itself
+  expect_refused(copy.path(), ErrorKind::kMissing, "generation_config.json");
+  fs::remove(copy.path() + "/config.json");
+  fs::create_directory(copy.path() + "/config.json");
+  expect_refused(copy.path(), ErrorKind::kMissing, "config.json: not a regular file");
+}
+
 TEST(ModelConfig, WrongTypesAndMissingKeysAreRefusedWithTheirKey) {
   expect_config_refused("hidden_size", "\"48\"", "\"hidden_size\": expected an integer, found a string");
   expect_config_refused("hidden_size", "48.5", "\"hidden_size\": expected an integer");

@@ -6,11 +6,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <boost/beast/core/detail/base64.hpp>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json.h"
@@ -25,10 +25,26 @@ struct GoldenPrompt {
   std::vector<float> last_logits, all_logits;
 };
 
+// Bytes of base64 text: six bits a character, up to the padding.
+inline std::string from_base64(std::string_view text) {
+  constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string bytes;
+  uint32_t bits = 0;
+  int count = 0;
+  for (const char c : text.substr(0, text.find('='))) {
+    const size_t digit = kAlphabet.find(c);
+    if (digit == kAlphabet.npos) throw Error(ErrorKind::kMalformed, "not base64");
+    bits = bits << 6 | static_cast<uint32_t>(digit);
+    count += 6;
+    if (count < 8) continue;
+    count -= 8;
+    bytes += static_cast<char>(bits >> count & 0xff);
+  }
+  return bytes;
+}
+
 inline std::vector<float> floats(const json::value& base64) {
-  const auto& text = base64.as_string();
-  std::string bytes(boost::beast::detail::base64::decoded_size(text.size()), '\0');
-  bytes.resize(boost::beast::detail::base64::decode(bytes.data(), text.data(), text.size()).first);
+  const std::string bytes = from_base64(base64.as_string());
   std::vector<float> out(bytes.size() / sizeof(float));
   std::memcpy(out.data(), bytes.data(), out.size() * sizeof(float));
   return out;

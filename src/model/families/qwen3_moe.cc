@@ -58,7 +58,11 @@ ModelConfig read_config(const JsonObject& json) {
     json.fail("num_key_value_heads", fmt::format("{} does not divide num_attention_heads {}", c.kv_heads, c.heads));
   }
   c.head_dim = static_cast<int>(json.integer_or("head_dim", c.width / c.heads, 1, 4096));
-  if (c.head_dim % 2 != 0) json.fail("head_dim", fmt::format("must be even for rotary embedding, got {}", c.head_dim));
+  // Without the key it follows from two others, which may not fit each other.
+  if (c.head_dim < 2 || c.head_dim > 4096 || c.head_dim % 2 != 0) {
+    json.fail("head_dim", fmt::format("must be even for rotary embedding, 2 to 4096, got {}{}", c.head_dim,
+                                      json.has("head_dim") ? "" : " (hidden_size / num_attention_heads)"));
+  }
   c.context = static_cast<int>(json.integer_or("max_position_embeddings", 32768, 1, kMaxContext));
   c.norm_eps = static_cast<float>(json.number_or("rms_norm_eps", 1e-6, 1e-12, 1));
   c.rope_theta = rope_theta(json);
