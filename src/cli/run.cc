@@ -94,37 +94,14 @@ SamplingParams sampling(const RunOptions& options, const ModelConfig& config) {
   return params;
 }
 
-std::string plain_reasons(const RoutingCounters& c) {
-  std::string out;
-  for (int r = 1; r < kPlainReasons; ++r) {
-    if (const int64_t n = c.plain_steps[static_cast<size_t>(r)])
-      out += fmt::format(" {}={}", name(static_cast<PlainReason>(r)), n);
-  }
-  return out.empty() ? " none" : out;
-}
-
 std::string routing_line(const RoutingCounters& c) {
   const auto layers = static_cast<double>(std::max<int64_t>(c.layers, 1));
   return fmt::format(
       "distinct experts {:.1f} (plain routing {:.1f}) per layer, re-routed {}, under-filled {} of {} (token, layer), "
-      "left plain:{}",
+      "left plain: {}",
       static_cast<double>(c.distinct_experts) / layers, static_cast<double>(c.distinct_plain) / layers,
       c.rerouted_tokens, c.underfilled_tokens, std::accumulate(c.plain_rows.begin(), c.plain_rows.end(), int64_t{0}),
-      plain_reasons(c));
-}
-
-json::object routing_json(const RoutingCounters& c) {
-  json::object out;
-  const auto layers = static_cast<double>(std::max<int64_t>(c.layers, 1));
-  out["distinct_experts"] = static_cast<double>(c.distinct_experts) / layers;
-  out["distinct_experts_plain"] = static_cast<double>(c.distinct_plain) / layers;
-  out["rerouted_tokens"] = c.rerouted_tokens;
-  out["underfilled_tokens"] = c.underfilled_tokens;
-  json::object plain;
-  for (int r = 1; r < kPlainReasons; ++r)
-    plain[name(static_cast<PlainReason>(r))] = c.plain_steps[static_cast<size_t>(r)];
-  out["plain_steps"] = std::move(plain);
-  return out;
+      plain_reasons_text(c));
 }
 
 void write_json(const RunOptions& options, const Invocation& invocation, LoadedModel& loaded, const Engine& engine,
