@@ -38,7 +38,7 @@ struct Pass {
   KvCache kv;
   std::vector<std::vector<int>> blocks;
   RoutingCounters routing;
-  double cross_entropy = 0, kl = 0;
+  double kl = 0;
   int64_t agree = 0;
   std::vector<double> document_loss;  // mean nats per token
 
@@ -162,7 +162,6 @@ QualityRun teacher_forced(Model& model, const std::vector<const Policy*>& polici
           const double loss = sum - row[static_cast<size_t>(documents[first + b][static_cast<size_t>(t) + 1])];
           const double kl = divergence(base, reference_sum[b], row, sum);
           if (!std::isfinite(loss) || !std::isfinite(kl)) refuse_logits(first + b, t);
-          pass.cross_entropy += loss;
           pass.document_loss[first + b] += loss / (tokens - 1);
           pass.kl += kl;
           pass.agree += argmax(base) == argmax(row);
@@ -181,7 +180,7 @@ QualityRun teacher_forced(Model& model, const std::vector<const Policy*>& polici
     Quality q;
     q.documents = static_cast<int>(pass.document_loss.size());
     q.tokens = int64_t{q.documents} * (tokens - 1);
-    q.cross_entropy = pass.cross_entropy / static_cast<double>(q.tokens);
+    q.cross_entropy = mean(pass.document_loss);  // by document: the same bits at every batch
     q.kl_mean = pass.kl / static_cast<double>(q.tokens);
     q.top1_agreement = static_cast<double>(pass.agree) / static_cast<double>(q.tokens);
     std::vector<double> delta = pass.document_loss;
