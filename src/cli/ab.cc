@@ -28,6 +28,7 @@ struct Options {
   std::vector<std::string> b;
   AbOptions ab;
   std::optional<int> cold_copies;  // default: decided by size
+  std::optional<int> documents;    // default: at least 64 that fill every batch
   std::string prompts_file, json, html;
   std::vector<std::string> text;
 };
@@ -119,6 +120,7 @@ std::string join(const std::vector<std::string>& list) {
 void run(Options& options, const Invocation& invocation) {
   options.ab.policies = {options.a};
   options.ab.policies.insert(options.ab.policies.end(), options.b.begin(), options.b.end());
+  options.ab.text.documents = options.documents.value_or(default_documents(options.ab.concurrency));
   check_outputs(options);
   check_ab(read_model_config(options.model.model), options.ab);  // before the load
   LoadedModel loaded = load_model(options.model);
@@ -183,9 +185,9 @@ void add_ab(CLI::App& app, const Invocation& invocation) {
                "text for the quality pass; lines of --- separate documents; may be given several times (default: "
                "eval.txt of the model)")
       ->allow_extra_args(false);
-  c.add_option("--documents", options->ab.text.documents,
-               "documents of the quality pass; a multiple of each concurrency")
-      ->capture_default_str()
+  c.add_option(
+       "--documents", options->documents,
+       "documents of the quality pass; a multiple of each concurrency (default: the first such number from 64 on)")
       ->check(CLI::Range(1, 1 << 20));
   c.add_option("--document-tokens", options->ab.text.tokens, "tokens of each")
       ->capture_default_str()

@@ -17,6 +17,7 @@ namespace carpool {
 namespace {
 
 constexpr size_t kDefaultCacheBytes = size_t{64} << 20;
+constexpr int64_t kFewestDocuments = 64;  // that a quality number should rest on
 
 struct Side {
   std::string spec;
@@ -78,13 +79,19 @@ void run_requests(Model& model, std::span<const Prompt> prompts, const AbOptions
 
 [[noreturn]] void refuse(const std::string& sentence) { throw Error(ErrorKind::kUsage, sentence); }
 
-// Every batch size must score the same documents, so all of them must be divisors.
-void check_documents(int64_t documents, const std::vector<int>& concurrency) {
-  int64_t multiple = 1;  // of all concurrencies, as far as documents could reach
+// The least common multiple, as far as documents could reach.
+int64_t common_multiple(const std::vector<int>& concurrency) {
+  int64_t multiple = 1;
   for (const int c : concurrency) {
-    const int64_t next = std::lcm(multiple, int64_t{c});
+    const int64_t next = c > 0 ? std::lcm(multiple, int64_t{c}) : multiple;
     multiple = next <= (1 << 20) ? next : c;
   }
+  return multiple;
+}
+
+// Every batch size must score the same documents, so all of them must be divisors.
+void check_documents(int64_t documents, const std::vector<int>& concurrency) {
+  const int64_t multiple = common_multiple(concurrency);
   for (const int c : concurrency) {
     if (documents % c == 0) continue;
     const int64_t next = (documents / multiple + 1) * multiple;
@@ -142,6 +149,11 @@ void check_ab(const ModelConfig& config, const AbOptions& options) {
   if (config.moe_layers() == 0)
     throw Error(ErrorKind::kConfig, "the model has no routed experts: there is nothing for policies to compare");
   for (const std::string& spec : options.policies) make_policy(spec)->check(config.n_experts, config.top_k);
+}
+
+int default_documents(const std::vector<int>& concurrency) {
+  const int64_t multiple = common_multiple(concurrency);
+  return static_cast<int>((kFewestDocuments + multiple - 1) / multiple * multiple);
 }
 
 int default_cold_copies(const Model& model) {

@@ -48,6 +48,9 @@ std::vector<ResultRow> run_ab(Model& model, const std::vector<Prompt>& prompts, 
 // Bytes of the last-level cache; 64 MiB where the processor does not say.
 size_t last_level_cache();
 
+// The fewest documents, at least 64, that fill the batches of every concurrency.
+int default_documents(const std::vector<int>& concurrency);
+
 // Copies of the expert weights that together make four times the last-level cache; 0 for models at least as large, and
 // for models without routed experts.
 int default_cold_copies(const Model& model);

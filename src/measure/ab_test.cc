@@ -137,6 +137,15 @@ TEST(AbRun, EveryBatchSizeScoresTheSameDocumentsAndMixedRowsClaimNoSpeed) {
       << "topk on the same documents, whatever the batch";
 }
 
+TEST(AbChecks, TheDefaultNumberOfDocumentsFillsEveryBatch) {
+  EXPECT_EQ(default_documents({16}), 64);
+  EXPECT_EQ(default_documents({1, 2, 4, 8, 16, 32, 64}), 64);
+  EXPECT_EQ(default_documents({10}), 70);
+  EXPECT_EQ(default_documents({6, 16}), 96);
+  EXPECT_EQ(default_documents({128}), 128);
+  EXPECT_EQ(default_documents({0}), 64) << "refused later, by name";
+}
+
 TEST(AbRun, LogitsThatAreNotFiniteEndTheRun) {
   const DamagedModel damaged;
   Model model = damaged.load();
