@@ -168,8 +168,10 @@ TEST(Ab, WhatCannotBeMeasuredIsRefused) {
   expect_refused("ab " + kBooks + " --quiet --b oea:k0=3 --documents 4800", 64, "4800 are needed");
   expect_refused("ab " + kBooks + " --quiet --b oea:k0=3 --cold-copies -1", 64, "--cold-copies");
   expect_refused("ab " + kBooks + " --quiet --b oea:k0=3 --chunk 0", 64, "chunk must be 1 to 65536");
-  expect_refused("ab " + kBooks + " --quiet --b oea:k0=3 --concurrency 16,24", 64,
+  expect_refused("ab " + kBooks + " --quiet --b oea:k0=3 --documents 64 --concurrency 16,24", 64,
                  "64 documents do not fill batches of 24: the next number that does is 96");
+  expect_refused("ab " + kBooks + " --quiet --b oea:k0=3 --concurrency 16,24", 64,
+                 "76 documents of 256 tokens, 96 are needed");
   expect_refused("ab " + kBooks + " --quiet --b oea:k0=3 --documents 8 --concurrency 16 --repeats 1", 64,
                  "do not fill batches of 16: the next number that does is 16");
   expect_refused("ab " + kBooks + " --quiet --b oea:k0=3 --text /nowhere.txt", 66, "/nowhere.txt");
