@@ -160,7 +160,7 @@ def main():
         if name.startswith("error: ") != ("error" in case):
             raise SystemExit(f"case {name!r}: {case}")
         cases.append(case)
-    value = {"jinja2": jinja2.__version__, "messages": MESSAGES, "variables": variables, "cases": cases}
+    value = {"made_by": "python/golden/make_chat_template.py", "jinja2": jinja2.__version__, "messages": MESSAGES, "variables": variables, "cases": cases}
     out.write_text(json.dumps(value, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
     print(len(cases), "cases")
 

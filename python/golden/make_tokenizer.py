@@ -17,6 +17,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 import make_hard_text
 
 SEED = 20261129
+MAKER = "python/golden/make_tokenizer.py"
 QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 # Letters by case, marks joined to letters, contractions attached: the style of o200k.
@@ -106,7 +107,7 @@ def golden(tokenizer, cases):
         sequence = [rng.choice(usable) if n % 2 else rng.choice(usable[:260]) for _ in range(rng.randint(1, 12))]
         decoded.append({"ids": sequence, "text": tokenizer.decode(sequence, skip_special_tokens=False),
                         "without_special": tokenizer.decode(sequence, skip_special_tokens=True)})
-    return {"seed": SEED, "tokenizers": tokenizers.__version__, "vocab_size": tokenizer.get_vocab_size(), "ids": ids[:FULL_IDS],
+    return {"made_by": MAKER, "seed": SEED, "tokenizers": tokenizers.__version__, "vocab_size": tokenizer.get_vocab_size(), "ids": ids[:FULL_IDS],
             "hashes": [f"{len(i)} {fnv1a(i)}" for i in ids],
             "untrusted_hashes": {str(n): f"{len(u)} {fnv1a(u)}" for n, (i, u) in enumerate(zip(bare, untrusted)) if i != u},
             "decoded": decoded}
@@ -123,7 +124,7 @@ def main():
     out = pathlib.Path(parser.parse_args().out)
     out.mkdir(parents=True, exist_ok=True)
     cases = make_hard_text.hard_cases(SEED, 100_000) + [" zqxj", " zqxjz"]
-    write(out / "hard_text.json", {"seed": SEED, "cases": cases})
+    write(out / "hard_text.json", {"made_by": MAKER, "seed": SEED, "cases": cases})
     for name, style in styles().items():
         tokenizer = train(style)
         write(out / f"{name}.json", json.loads(tokenizer.to_str()))
