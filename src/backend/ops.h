@@ -11,8 +11,10 @@
 #include <span>
 #include <string>
 
+#include "base/threads.h"
 #include "routing/types.h"
 #include "tensor/format.h"
+#include "tensor/panels.h"
 
 namespace carpool {
 
@@ -25,9 +27,20 @@ struct Matrix {
   float* row(int r) const { return data + r * stride; }
 };
 
-// The routed experts of one layer: [E] matrices each. gate and up are [F, D], down is [D, F].
+// How activations enter products with block-quantised weights: as int8 (tensor/activations.h), or as float32. Products
+// with F32, BF16, F16 and FP8 weights always take float32.
+enum class Activations : uint8_t { kInt8, kFloat };
+
+// One product of several with the same x: out [T, w.rows] = x w^T.
+struct Product {
+  const PanelView* w;
+  Matrix out;
+};
+
+// Gated blocks of one shape, the [E] routed experts of a layer or one dense block. gate_up[e] has 2 F' rows of D, F' = F
+// rounded up to 16: panel 2p is panel p of the gate matrix, panel 2p + 1 of the up matrix. down[e] is [D, F].
 struct ExpertWeights {
-  std::span<const WeightView> gate, up, down;
+  std::span<const PanelView> gate_up, down;
 };
 
 // Rotary embedding of a layer, half-split pairs (i, i + n/2): cos/sin [positions, n/2].
@@ -65,10 +78,11 @@ class Ops {
 
   virtual void embed(const WeightView& table, std::span<const int> tokens, Matrix out) = 0;  // token -1 gives zeros
   virtual void rms_norm(Matrix x, std::span<const float> weight, float eps, Matrix out) = 0;
-  virtual void matmul(Matrix x, const WeightView& w, Matrix out) = 0;  // out [T, w.rows]
+  // All products in one pass; x is quantised once where a format wants it.
+  virtual void matmul(Matrix x, std::span<const Product> products) = 0;
   virtual void add(Matrix x, Matrix out) = 0;                          // out += x
-  // Router logits [T, E], always float32. `gate` is a float32 view.
-  virtual void router_logits(Matrix x, const WeightView& gate, std::span<float> logits) = 0;
+  // Router logits [T, E], always float32. `gate` is float32.
+  virtual void router_logits(Matrix x, const PanelView& gate, std::span<float> logits) = 0;
   // Normalises and rotates q [T, H*hd] and k [T, G*hd] in place, then stores k and v [T, G*hd] at each row's place.
   virtual void store_kv(const AttentionShape& shape, const RowPlaces& places, Matrix q, Matrix k, Matrix v,
                         KvLayer kv) = 0;
@@ -79,8 +93,9 @@ class Ops {
   virtual void experts(Matrix x, const ExpertWeights& e, const Selection& chosen, std::span<const float> weights,
                        Matrix out) = 0;
   // A dense SwiGLU block: out = down(silu(gate x) * up x).
-  virtual void dense_mlp(Matrix x, const WeightView& gate, const WeightView& up, const WeightView& down,
-                         Matrix out) = 0;
+  virtual void dense_mlp(Matrix x, const PanelView& gate_up, const PanelView& down, Matrix out) = 0;
+  // Runs task(i, worker) for i in [0, tasks) on the threads that compute, for work outside a step (packing weights).
+  virtual void parallel(int tasks, TaskRef task) = 0;
   // Reads every byte of the views once and returns the seconds it took: the memory floor of this run.
   virtual double read_seconds(std::span<const std::byte> bytes) = 0;
 
@@ -89,7 +104,7 @@ class Ops {
 };
 
 // The CPU backend. threads >= 1, isa "auto" or a table's name; see backend/cpu/.
-std::unique_ptr<Ops> make_cpu_ops(int threads, const std::string& isa);
+std::unique_ptr<Ops> make_cpu_ops(int threads, const std::string& isa, Activations activations = Activations::kInt8);
 
 // Names of the tables this machine can run, fastest last.
 std::vector<std::string> cpu_isa_names();
