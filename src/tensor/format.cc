@@ -102,16 +102,14 @@ uint16_t float_to_f16(float value) {
 }
 
 float e4m3_to_float(uint8_t bits) {
-  const int exponent = bits >> 3 & 15, fraction = bits & 7;
-  float magnitude;
-  if (exponent == 15 && fraction == 7) {
-    magnitude = __builtin_nanf("");
-  } else if (exponent == 0) {
-    magnitude = std::ldexp(static_cast<float>(fraction), -9);
-  } else {
-    magnitude = std::ldexp(static_cast<float>(8 + fraction), exponent - 10);
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x80u) << 24;
+  const uint32_t exponent = (bits >> 3) & 15u, fraction = bits & 7u;
+  if (exponent == 0) {  // zero and subnormals: fraction * 2^-9 is exact
+    const float magnitude = static_cast<float>(fraction) * 0x1p-9f;
+    return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, magnitude) | sign);
   }
-  return bits & 0x80 ? -magnitude : magnitude;
+  const uint32_t wide = (bits & 0x7fu) == 0x7fu ? 0x7fc00000u : (exponent + 120) << 23 | fraction << 20;
+  return __builtin_bit_cast(float, wide | sign);
 }
 
 uint8_t float_to_e4m3(float value) {
@@ -128,7 +126,10 @@ uint8_t float_to_e4m3(float value) {
   return static_cast<uint8_t>(sign | (((exponent + 6) << 3) + steps - 8));
 }
 
-float e8m0_to_float(uint8_t bits) { return bits == 255 ? __builtin_nanf("") : std::ldexp(1.0f, bits - 127); }
+float e8m0_to_float(uint8_t bits) {
+  if (bits == 255) return __builtin_nanf("");
+  return __builtin_bit_cast(float, bits == 0 ? 0x00400000u : static_cast<uint32_t>(bits) << 23);  // 2^-127 is subnormal
+}
 
 float e2m1_to_float(uint8_t bits) {
   static constexpr float kValues[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};

@@ -2,12 +2,7 @@
 //
 // A stored block is the scale and 16 bytes: byte i has column i in the low nibble and column 16 + i in the high one.
 // The layout and the rounding of the encoder are those of GGUF files. Panels: see panels.h.
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-
-#include "tensor/panels.h"
-#include "tensor/random_bits.h"
+#include "tensor/formats/common.h"
 
 namespace carpool {
 
@@ -15,88 +10,67 @@ extern const FormatCode kQ4_0Code;
 
 namespace {
 
+using namespace formats;
+
 constexpr int kBlock = 32, kBlockBytes = 18, kPanelBlock = 288, kScales = 256;
 
-uint16_t half_at(const void* p) {
-  uint16_t bits;
-  std::memcpy(&bits, p, 2);
-  return bits;
-}
-
 void decode(const WeightView& view, int64_t r, float* out) {
-  const auto* block = static_cast<const uint8_t*>(view.row(r));
+  const uint8_t* block = bytes_of(view.row(r));
   for (int64_t b = 0; b < view.cols / kBlock; ++b, block += kBlockBytes, out += kBlock) {
-    const float scale = f16_to_float(half_at(block)) * view.scale;
+    const float scale = half_at(block);
     for (int i = 0; i < 16; ++i) {
-      out[i] = static_cast<float>((block[2 + i] & 15) - 8) * scale;
-      out[16 + i] = static_cast<float>((block[2 + i] >> 4) - 8) * scale;
+      out[i] = static_cast<float>((block[2 + i] & 15) - 8) * scale * view.scale;
+      out[16 + i] = static_cast<float>((block[2 + i] >> 4) - 8) * scale * view.scale;
     }
   }
 }
 
 // The scale makes the value of largest magnitude the code 0 (-8), so that the wider side of the range is used.
 void encode(const float* values, int64_t cols, void* out) {
-  auto* block = static_cast<uint8_t*>(out);
+  uint8_t* block = bytes_of(out);
   for (int64_t b = 0; b < cols / kBlock; ++b, block += kBlockBytes, values += kBlock) {
-    float extreme = 0;
-    for (int i = 0; i < kBlock; ++i) {
+    float extreme = values[0];
+    for (int i = 1; i < kBlock; ++i) {
       if (std::fabs(values[i]) > std::fabs(extreme)) extreme = values[i];
     }
-    const float scale = extreme / -8.0f, inverse = scale != 0 ? 1.0f / scale : 0.0f;
-    const uint16_t half = float_to_f16(scale);
-    std::memcpy(block, &half, 2);
-    const auto quantize = [&](float v) { return std::min(15, static_cast<int>(v * inverse + 8.5f)); };
+    const float scale = std::clamp(extreme / -8.0f, -65504.0f, 65504.0f), inverse = inverse_of(scale);
+    store(block, float_to_f16(scale));
+    const auto quantize = [&](float v) { return static_cast<int>(std::clamp(v * inverse + 8.5f, 0.0f, 15.0f)); };
     for (int i = 0; i < 16; ++i) {
       block[2 + i] = static_cast<uint8_t>(quantize(values[i]) | quantize(values[16 + i]) << 4);
     }
   }
 }
 
-// The code 0..15 of column `c` of a stored block.
-int stored_code(const uint8_t* block, int c) { return c < 16 ? block[2 + c] & 15 : block[2 + c - 16] >> 4; }
-
 void pack(const WeightView& view, int64_t p, std::byte* out) {
-  auto* panel = reinterpret_cast<uint8_t*>(out);
-  for (int64_t b = 0; b < view.cols / kBlock; ++b, panel += kPanelBlock) {
-    for (int r = 0; r < kPanelRows; ++r) {
-      const int64_t row = p * kPanelRows + r;
-      const uint8_t* block = row < view.rows ? static_cast<const uint8_t*>(view.row(row)) + b * kBlockBytes : nullptr;
-      for (int j = 0; j < 4; ++j) {
-        for (int c = 0; c < 4; ++c) {
-          const int low = block ? stored_code(block, 8 * j + c) : 8, high = block ? stored_code(block, 8 * j + 4 + c) : 8;
-          panel[64 * j + 4 * r + c] = static_cast<uint8_t>(low | high << 4);
-        }
-      }
-      const uint16_t scale = block ? half_at(block) : 0;
-      std::memcpy(panel + kScales + 2 * r, &scale, 2);
+  pack_blocks<kBlockBytes, kPanelBlock>(view, p, out, [](const uint8_t* block, int r, uint8_t* panel) {
+    for (int half = 0; half < 2; ++half) {
+      const uint64_t nibbles = load<uint64_t>(block + 2 + 8 * half);
+      store(panel + 64 * half + 4 * r, paired(nibbles & kLowNibbles));
+      store(panel + 64 * (2 + half) + 4 * r, paired(nibbles >> 4 & kLowNibbles));
     }
-  }
+    store(panel + kScales + 2 * r, load<uint16_t>(block));
+  });
 }
 
 void unpack(const PanelView& view, int64_t r, float* out) {
-  const auto* panel = reinterpret_cast<const uint8_t*>(view.panel(r / kPanelRows));
-  const int lane = static_cast<int>(r % kPanelRows);
-  const float factor = view.scale[r / kPanelRows % 2];
+  const uint8_t* panel = panel_of(view, r);
+  const int lane = panel_lane(r);
   for (int64_t b = 0; b < view.cols / kBlock; ++b, panel += kPanelBlock, out += kBlock) {
-    const float scale = f16_to_float(half_at(panel + kScales + 2 * lane)) * factor;
+    const float scale = half_at(panel + kScales + 2 * lane);
     for (int c = 0; c < kBlock; ++c) {
-      const uint8_t byte = panel[64 * (c / 8) + 4 * lane + c % 4];
-      out[c] = static_cast<float>((c % 8 < 4 ? byte & 15 : byte >> 4) - 8) * scale;
+      out[c] = static_cast<float>(panel_nibble(panel, lane, c) - 8) * scale * panel_scale(view, r);
     }
   }
 }
 
-// Codes 1..15: mean 0. Their standard deviation is sqrt(56/3) = 4.32.
 void random(int64_t cols, uint64_t seed, std::byte* out) {
   RandomBits bits(seed);
-  const uint16_t scale = float_to_f16(1.0f / (4.32f * std::sqrt(static_cast<float>(cols))));
-  auto* panel = reinterpret_cast<uint8_t*>(out);
+  const RandomHalves scales(cols, kNibbleMeanSquare);
+  uint8_t* panel = bytes_of(out);
   for (int64_t b = 0; b < cols / kBlock; ++b, panel += kPanelBlock) {
-    for (int i = 0; i < kScales; i += 8) {
-      const uint64_t codes = bits.nibbles_without_zero();
-      std::memcpy(panel + i, &codes, 8);
-    }
-    for (int r = 0; r < kPanelRows; ++r) std::memcpy(panel + kScales + 2 * r, &scale, 2);
+    write_nibbles(bits, panel, kScales);
+    scales.write(bits, panel + kScales);
   }
 }
 

@@ -1,0 +1,214 @@
+// Q6_K: blocks of 256 values in 16 parts of 16; value = (d * scale) * (code - 32), codes 0..63, signed 8-bit scales per
+// part, d a half per block. All products but the one with the matrix's scale are exact.
+//
+// A stored block is 128 bytes of lower 4 bits, 64 bytes of upper 2 bits, 16 scales, d. Either half of the columns has
+// 64 and 32 of those bytes: byte i < 32 of the first has columns i and 64 + i of the half as low and high nibble, byte
+// 32 + i columns 32 + i and 96 + i; byte i of the second has the upper bits of columns i, 32 + i, 64 + i, 96 + i,
+// lowest first. The layout is that of GGUF files; the encoder is our own. Panels: see panels.h.
+#include "tensor/formats/common.h"
+
+namespace carpool {
+
+extern const FormatCode kQ6_KCode;
+
+namespace {
+
+using namespace formats;
+
+constexpr int kBlock = 256, kBlockBytes = 210, kUpper = 128, kScales = 192, kD = 208, kParts = 16, kPart = 16;
+constexpr int kPanelBlock = 3360, kPanelPart = 208, kPanelUpper = 128, kPanelScales = 192, kPanelD = 3328;
+
+// Where the code of a column lies in a stored block.
+struct Place {
+  int lower, lower_shift, upper, upper_shift;
+
+  explicit constexpr Place(int column) {
+    const int half = column / 128, group = column % 128 / 32, i = column % 32;
+    lower = 64 * half + 32 * (group % 2) + i;
+    lower_shift = 4 * (group / 2);
+    upper = kUpper + 32 * half + i;
+    upper_shift = 2 * group;
+  }
+};
+
+float value_of(float step, int code) { return step * static_cast<float>(code - 32); }
+
+void decode(const WeightView& view, int64_t r, float* out) {
+  const uint8_t* block = bytes_of(view.row(r));
+  for (int64_t b = 0; b < view.cols / kBlock; ++b, block += kBlockBytes, out += kBlock) {
+    const float d = half_at(block + kD);
+    for (int c = 0; c < kBlock; ++c) {
+      const Place at(c);
+      const int code = (block[at.lower] >> at.lower_shift & 15) | (block[at.upper] >> at.upper_shift & 3) << 4;
+      const float step = d * static_cast<int8_t>(block[kScales + c / kPart]);
+      out[c] = value_of(step, code) * view.scale;
+    }
+  }
+}
+
+// code - 32
+float code_of(float x, float inverse) { return rounded(std::clamp(x * inverse, -32.0f, 31.0f)); }
+
+float squared_error(const float* x, float step) {
+  const float inverse = inverse_of(step);
+  float sum = 0;
+  for (int i = 0; i < kPart; ++i) {
+    const float error = step * code_of(x[i], inverse) - x[i];
+    sum += error * error;
+  }
+  return sum;
+}
+
+// The step that makes the value of largest magnitude -32.
+float whole_range(const float* x) {
+  float extreme = x[0];
+  for (int i = 1; i < kPart; ++i) {
+    if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
+  }
+  return extreme / -32.0f;
+}
+
+// The step of least squares for the codes that `step` gives; `step` itself where those are all 0.
+float refined(const float* x, float step) {
+  const float inverse = inverse_of(step);
+  float sum_xq = 0, sum_qq = 0;
+  for (int i = 0; i < kPart; ++i) {
+    const float q = code_of(x[i], inverse);
+    sum_xq += x[i] * q, sum_qq += q * q;
+  }
+  return sum_qq > 0 ? sum_xq / sum_qq : step;
+}
+
+// The best of several starts around the whole range, of either sign, each refined.
+float least_squares(const float* x) {
+  const float whole = whole_range(x);
+  float best = whole, least = squared_error(x, whole);
+  for (int i = 0; i < 10; ++i) {
+    const float stretch = 32.0f / (30.5f + 0.5f * static_cast<float>(i % 5));
+    const float step = refined(x, i < 5 ? whole * stretch : -whole * stretch);
+    const float error = squared_error(x, step);
+    if (error < least) best = step, least = error;
+  }
+  return best;
+}
+
+// What a block stores beside its codes, and the squared error of its values.
+struct Block {
+  uint16_t d;
+  int8_t scale[kParts];
+  float error;
+};
+
+// Rounds `steps` to 8 bits: that of largest magnitude is -128; the others are the best of the nearest integers and
+// their neighbours.
+Block quantize(const float* x, const float* steps) {
+  float extreme = steps[0];
+  for (int p = 1; p < kParts; ++p) {
+    if (std::fabs(steps[p]) > std::fabs(extreme)) extreme = steps[p];
+  }
+  Block out{finite_half(extreme / -128.0f), {}, 0};
+  const float d = f16_to_float(out.d), inverse = inverse_of(d);
+  for (int p = 0; p < kParts; ++p) {
+    const int nearest = static_cast<int>(rounded(std::clamp(steps[p] * inverse, -128.0f, 127.0f)));
+    float least = std::numeric_limits<float>::infinity();
+    for (const int s : {nearest, std::max(nearest - 1, -128), std::min(nearest + 1, 127)}) {
+      const float error = squared_error(x + kPart * p, d * static_cast<float>(s));
+      if (error < least) least = error, out.scale[p] = static_cast<int8_t>(s);
+    }
+    out.error += least;
+  }
+  return out;
+}
+
+void write_block(const float* x, const Block& best, uint8_t* out) {
+  std::memset(out, 0, kBlockBytes);
+  store(out + kD, best.d);
+  for (int c = 0; c < kBlock; ++c) {
+    const int8_t scale = best.scale[c / kPart];
+    out[kScales + c / kPart] = static_cast<uint8_t>(scale);
+    const int code = static_cast<int>(code_of(x[c], inverse_of(f16_to_float(best.d) * scale))) + 32;
+    const Place at(c);
+    out[at.lower] |= static_cast<uint8_t>((code & 15) << at.lower_shift);
+    out[at.upper] |= static_cast<uint8_t>(code >> 4 << at.upper_shift);
+  }
+}
+
+// Values beyond the range saturate.
+void encode(const float* values, int64_t cols, void* out) {
+  constexpr float kLargest = 65504.0f * 127.0f * 31.0f;
+  for (int64_t b = 0; b < cols / kBlock; ++b) {
+    float x[kBlock];
+    for (int i = 0; i < kBlock; ++i) x[i] = std::clamp(values[b * kBlock + i], -kLargest, kLargest);
+    float whole[kParts], fitted[kParts];
+    for (int p = 0; p < kParts; ++p) whole[p] = whole_range(x + kPart * p), fitted[p] = least_squares(x + kPart * p);
+    const Block first = quantize(x, whole), second = quantize(x, fitted);
+    write_block(x, second.error <= first.error ? second : first, bytes_of(out) + b * kBlockBytes);
+  }
+}
+
+// The upper bits of eight columns, a byte each, as the lowest four bits of every byte of a word.
+uint32_t upper_word(uint64_t bits) { return static_cast<uint32_t>(bits | bits >> 30); }
+
+void pack(const WeightView& view, int64_t p, std::byte* out) {
+  pack_blocks<kBlockBytes, kPanelBlock>(view, p, out, [](const uint8_t* block, int r, uint8_t* panel) {
+    constexpr uint64_t kTwoBits = 0x0303030303030303u;
+    for (int part = 0; part < kParts; ++part, panel += kPanelPart) {
+      const Place at(kPart * part);
+      const uint64_t low0 = load<uint64_t>(block + at.lower), low1 = load<uint64_t>(block + at.lower + 8);
+      const uint64_t up0 = load<uint64_t>(block + at.upper), up1 = load<uint64_t>(block + at.upper + 8);
+      store(panel + 4 * r, paired(low0 >> at.lower_shift & kLowNibbles));
+      store(panel + 64 + 4 * r, paired(low1 >> at.lower_shift & kLowNibbles));
+      const uint32_t first = upper_word(up0 >> at.upper_shift & kTwoBits);
+      const uint32_t second = upper_word(up1 >> at.upper_shift & kTwoBits);
+      store(panel + kPanelUpper + 4 * r, first | second << 4);
+      panel[kPanelScales + r] = block[kScales + part];
+    }
+    store(panel + 2 * r, load<uint16_t>(block + kD));
+  });
+}
+
+void unpack(const PanelView& view, int64_t r, float* out) {
+  const uint8_t* panel = panel_of(view, r);
+  const int lane = panel_lane(r);
+  for (int64_t b = 0; b < view.cols / kBlock; ++b, panel += kPanelBlock) {
+    const float d = half_at(panel + kPanelD + 2 * lane);
+    for (int p = 0; p < kParts; ++p, out += kPart) {
+      const uint8_t* part = panel + p * kPanelPart;
+      const float step = d * static_cast<int8_t>(part[kPanelScales + lane]);
+      for (int c = 0; c < kPart; ++c) {
+        const int upper = part[kPanelUpper + 4 * lane + c % 4] >> 2 * (c / 4) & 3;
+        out[c] = value_of(step, panel_nibble(part, lane, c) | upper << 4) * panel_scale(view, r);
+      }
+    }
+  }
+}
+
+// Lower bits 1..15 about 8 and any upper bits: codes - 32 are symmetric about 0. Scales are 16..31 of either sign.
+void random(int64_t cols, uint64_t seed, std::byte* out) {
+  constexpr float kCodeMeanSquare = kNibbleMeanSquare + (8.0f * 8.0f + 24.0f * 24.0f) / 2.0f;
+  constexpr float kScaleMeanSquare = 23.5f * 23.5f + (16.0f * 16.0f - 1.0f) / 12.0f;
+  RandomBits bits(seed);
+  const uint16_t d = float_to_f16(1.0f / std::sqrt(kCodeMeanSquare * kScaleMeanSquare * static_cast<float>(cols)));
+  uint8_t* panel = bytes_of(out);
+  for (int64_t b = 0; b < cols / kBlock; ++b, panel += kPanelBlock) {
+    for (int p = 0; p < kParts; ++p) {
+      uint8_t* part = panel + p * kPanelPart;
+      write_nibbles(bits, part, kPanelUpper);
+      write_random(bits, part + kPanelUpper, kPanelScales - kPanelUpper);
+      for (int half = 0; half < 2; ++half) {
+        uint64_t choice = bits.next();
+        for (int r = 0; r < 8; ++r, choice >>= 8) {
+          const int magnitude = 16 + static_cast<int>(choice & 15);
+          part[kPanelScales + 8 * half + r] = static_cast<uint8_t>(choice & 128 ? -magnitude : magnitude);
+        }
+      }
+    }
+    for (int r = 0; r < kPanelRows; ++r) store(panel + kPanelD + 2 * r, d);
+  }
+}
+
+}  // namespace
+
+constinit const FormatCode kQ6_KCode = {decode, encode, pack, unpack, random};
+
+}  // namespace carpool
