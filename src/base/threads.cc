@@ -3,11 +3,19 @@
 // One job at a time. Its tasks live in one 64-bit word, (task count << 32 | next task): a worker claims a task with one
 // fetch_add and learns from the same word whether the claim is good, so a worker that comes late, even from an earlier
 // job, either gets a task of the current job or nothing. Only a worker with a good claim reads the job's callable, and
-// the job cannot end before that worker reports, so the callable never changes under it. Read next: threads_test.cc.
+// the job cannot end before that worker reports, so the callable never changes under it.
+//
+// A job costs few moves of cache lines between cores: the word and the callable share one line, written once by run();
+// the others report on a second line, which run() only reads. System calls happen only for threads that are parked.
+// Read next: threads_test.cc.
 #include "base/threads.h"
 
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -27,98 +35,177 @@
 namespace carpool {
 namespace {
 
-constexpr std::chrono::microseconds kSpin{30};  // longer than the gap between two operations of one layer
 constexpr int kMaxCpus = 8192;
 
 void pause_cpu() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
 #endif
 }
 
-// Best effort: a system that refuses keeps its own placement.
-void pin_to(std::thread& thread, int cpu) {
-  cpu_set_t* set = CPU_ALLOC(kMaxCpus);
-  if (set == nullptr) return;
-  const size_t size = CPU_ALLOC_SIZE(kMaxCpus);
-  CPU_ZERO_S(size, set);
-  CPU_SET_S(cpu, size, set);
-  pthread_setaffinity_np(thread.native_handle(), size, set);
-  CPU_FREE(set);
-}
+// A set of CPUs as the system calls want it.
+class CpuSet {
+ public:
+  CpuSet() : set_(CPU_ALLOC(kMaxCpus)), size_(CPU_ALLOC_SIZE(kMaxCpus)) {
+    if (set_ != nullptr) CPU_ZERO_S(size_, set_);
+  }
+  explicit CpuSet(int cpu) : CpuSet() {
+    if (set_ != nullptr) CPU_SET_S(static_cast<size_t>(cpu), size_, set_);
+  }
+  ~CpuSet() {
+    if (set_ != nullptr) CPU_FREE(set_);
+  }
+  CpuSet(const CpuSet&) = delete;
+  CpuSet& operator=(const CpuSet&) = delete;
 
-// Waits until `word` differs from `old`: spins when allowed, then parks.
-int wait_for_change(const std::atomic<int>& word, int old, bool spin) {
-  if (spin) {
-    const auto until = std::chrono::steady_clock::now() + kSpin;
+  // Of thread `tid`, 0 = the calling one; false when the system refuses.
+  bool read(pid_t tid) { return set_ != nullptr && sched_getaffinity(tid, size_, set_) == 0; }
+  bool apply(pid_t tid) const { return set_ != nullptr && sched_setaffinity(tid, size_, set_) == 0; }
+  bool holds(int cpu) const { return CPU_ISSET_S(static_cast<size_t>(cpu), size_, set_); }
+
+ private:
+  cpu_set_t* set_;
+  size_t size_;
+};
+
+// Best effort: a system that refuses keeps its own placement.
+void pin_self(int cpu) { CpuSet(cpu).apply(0); }
+
+// Binds the calling thread to one CPU for the life of this object, and gives it its mask back from any thread.
+class CallerPin {
+ public:
+  explicit CallerPin(int cpu) : tid_(static_cast<pid_t>(syscall(SYS_gettid))) {
+    pinned_ = before_.read(0) && CpuSet(cpu).apply(0);
+  }
+  ~CallerPin() {
+    // The thread may be gone: signal 0 asks whether this process still has it.
+    if (pinned_ && syscall(SYS_tgkill, getpid(), tid_, 0) == 0) before_.apply(tid_);
+  }
+  CallerPin(const CallerPin&) = delete;
+  CallerPin& operator=(const CallerPin&) = delete;
+
+ private:
+  pid_t tid_;
+  CpuSet before_;
+  bool pinned_ = false;
+};
+
+// A place to park while nothing changes. Whoever waits announces itself first and looks at the condition again before
+// it sleeps; whoever changes the condition looks for announcements afterwards. All four steps are sequentially
+// consistent, so one of the two always sees the other, and a change that nobody parks for costs one load.
+class ParkingLot {
+ public:
+  // Returns at once when `ready()`, else sleeps until a wake() that follows, or sooner.
+  template <class Ready>
+  void park(Ready ready) {
+    parked_.fetch_add(1, std::memory_order_seq_cst);
+    const uint32_t seen = changes_.load(std::memory_order_seq_cst);
+    if (!ready()) syscall(SYS_futex, address(), FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+    parked_.fetch_sub(1, std::memory_order_seq_cst);
+  }
+  // Wakes at most `count` of the sleepers. To be called after a sequentially consistent write of what ready() reads.
+  void wake(int count) {
+    if (parked_.load(std::memory_order_seq_cst) == 0) return;
+    changes_.fetch_add(1, std::memory_order_seq_cst);
+    syscall(SYS_futex, address(), FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
+  }
+
+ private:
+  static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t), "the system call wants the plain word");
+  uint32_t* address() { return reinterpret_cast<uint32_t*>(&changes_); }
+
+  std::atomic<uint32_t> changes_{0};
+  std::atomic<int> parked_{0};
+};
+
+// Waits until `ready()`: looks for so long, then parks. `ready` loads with sequential consistency.
+template <class Ready>
+void wait_until(Ready ready, std::chrono::microseconds spin, ParkingLot& lot) {
+  if (spin.count() > 0) {
+    const auto until = std::chrono::steady_clock::now() + spin;
     do {
       for (int i = 0; i < 32; ++i) {
-        const int now = word.load(std::memory_order_acquire);
-        if (now != old) return now;
+        if (ready()) return;
         pause_cpu();
       }
     } while (std::chrono::steady_clock::now() < until);
   }
-  word.wait(old, std::memory_order_acquire);
-  return word.load(std::memory_order_acquire);
+  while (!ready()) lot.park(ready);
 }
+
+constexpr size_t kLine = 64;  // bytes of a cache line
+
+uint32_t next_of(uint64_t tickets) { return static_cast<uint32_t>(tickets); }
+uint32_t count_of(uint64_t tickets) { return static_cast<uint32_t>(tickets >> 32); }
+bool has_task(uint64_t tickets) { return next_of(tickets) < count_of(tickets); }
 
 }  // namespace
 
 struct ThreadPool::Impl {
-  const TaskRef* task = nullptr;  // written by run() between jobs, read only under a good claim
-  bool spin = false;
-  std::vector<std::thread> threads;
-  alignas(64) std::atomic<uint64_t> tickets{0};  // task count << 32 | next task
-  alignas(64) std::atomic<int> pending{0};       // tasks not reported yet
-  alignas(64) std::atomic<int> epoch{0};         // jobs started; what idle workers watch
+  // Line of the job: written by run() between jobs, moved to whoever claims. The callable is read under a good claim
+  // only.
+  alignas(kLine) std::atomic<uint64_t> tickets{0};  // task count << 32 | next task
+  std::optional<TaskRef> task;
+  // Line of the reports: tasks that the pool's own threads have done since it was made, modulo 2^32.
+  alignas(kLine) std::atomic<uint32_t> reported{0};
+  // Lines that change only when somebody parks.
+  alignas(kLine) ParkingLot idle;  // workers without a job
   std::atomic<bool> stop{false};
+  alignas(kLine) ParkingLot caller;  // run(), waiting for the last reports
 
-  void drain(int worker) {
-    int done = 0;
-    for (;;) {
+  alignas(kLine) std::chrono::microseconds spin{0};
+  std::vector<std::thread> threads;
+  std::optional<CallerPin> caller_pin;
+
+  // Does tasks while there are any; how many.
+  uint32_t drain(int worker) {
+    for (uint32_t done = 0;;) {
       const uint64_t ticket = tickets.fetch_add(1, std::memory_order_acq_rel);
-      const auto index = static_cast<uint32_t>(ticket);
-      if (index >= static_cast<uint32_t>(ticket >> 32)) break;
-      (*task)(static_cast<int>(index), worker);
+      if (!has_task(ticket)) return done;
+      (*task)(static_cast<int>(next_of(ticket)), worker);
       ++done;
+      if (next_of(ticket) + 1 == count_of(ticket)) return done;  // that was the last: spare the line another move
     }
-    if (done > 0 && pending.fetch_sub(done, std::memory_order_acq_rel) == done) pending.notify_all();
   }
 
   void work(int worker) {
-    int seen = 0;
-    while (!stop.load(std::memory_order_acquire)) {
-      seen = wait_for_change(epoch, seen, spin);
-      drain(worker);
+    const auto wanted = [this] {
+      return has_task(tickets.load(std::memory_order_seq_cst)) || stop.load(std::memory_order_seq_cst);
+    };
+    for (;;) {
+      wait_until(wanted, spin, idle);
+      if (stop.load(std::memory_order_acquire)) return;
+      const uint32_t done = drain(worker);
+      if (done == 0) continue;
+      // All tasks of one drain belong to one job, which cannot end before this report.
+      reported.fetch_add(done, std::memory_order_seq_cst);
+      caller.wake(1);
     }
   }
 
-  void start_epoch() {
-    epoch.fetch_add(1, std::memory_order_acq_rel);
-    epoch.notify_all();
-  }
-
   void join() {
-    stop.store(true, std::memory_order_release);
-    start_epoch();
+    stop.store(true, std::memory_order_seq_cst);
+    idle.wake(std::numeric_limits<int>::max());
     for (std::thread& thread : threads) thread.join();
     threads.clear();
   }
 };
 
-ThreadPool::ThreadPool(int threads, bool pin) : impl_(std::make_unique<Impl>()) {
+ThreadPool::ThreadPool(int threads, const PoolOptions& options) : impl_(std::make_unique<Impl>()) {
   CARPOOL_CHECK(threads >= 1);
   const std::vector<int> cpus = usable_cpus();
+  const bool enough_cpus = static_cast<size_t>(threads) <= cpus.size();
   // Spinning on a CPU that another worker needs would only delay it.
-  impl_->spin = threads <= default_threads();
+  if (threads <= default_threads()) impl_->spin = options.spin;
   try {
     for (int worker = 1; worker < threads; ++worker) {
-      Impl* impl = impl_.get();
-      impl->threads.emplace_back([impl, worker] { impl->work(worker); });
-      if (pin && static_cast<size_t>(threads) <= cpus.size()) {
-        pin_to(impl->threads.back(), cpus[static_cast<size_t>(worker)]);
-      }
+      const int cpu = options.pin != Pin::kNone && enough_cpus ? cpus[static_cast<size_t>(worker)] : -1;
+      impl_->threads.emplace_back([impl = impl_.get(), worker, cpu] {
+        if (cpu >= 0) pin_self(cpu);
+        impl->work(worker);
+      });
     }
   } catch (const std::system_error& e) {
     const size_t started = impl_->threads.size() + 1;
@@ -126,6 +213,7 @@ ThreadPool::ThreadPool(int threads, bool pin) : impl_(std::make_unique<Impl>()) 
     throw Error(ErrorKind::kNoMemory, "the system refused thread " + std::to_string(started + 1) + " of " +
                                           std::to_string(threads) + ": " + e.what());
   }
+  if (options.pin == Pin::kAll && enough_cpus) impl_->caller_pin.emplace(cpus[0]);  // last: threads inherit masks
 }
 
 ThreadPool::~ThreadPool() { impl_->join(); }
@@ -139,13 +227,13 @@ void ThreadPool::run(int tasks, TaskRef task) {
     return;
   }
   Impl& impl = *impl_;
-  impl.task = &task;
-  impl.pending.store(tasks, std::memory_order_relaxed);
-  impl.tickets.store(static_cast<uint64_t>(static_cast<uint32_t>(tasks)) << 32, std::memory_order_release);
-  impl.start_epoch();
-  impl.drain(0);
-  int left = impl.pending.load(std::memory_order_acquire);
-  while (left != 0) left = wait_for_change(impl.pending, left, impl.spin);
+  const uint32_t before = impl.reported.load(std::memory_order_relaxed);  // nobody reports between jobs
+  const auto count = static_cast<uint32_t>(tasks);
+  impl.task.emplace(task);
+  impl.tickets.store(static_cast<uint64_t>(count) << 32, std::memory_order_seq_cst);
+  impl.idle.wake(tasks - 1);  // more could only look on
+  const uint32_t others = count - impl.drain(0);
+  wait_until([&] { return impl.reported.load(std::memory_order_seq_cst) - before == others; }, impl.spin, impl.caller);
 }
 
 namespace {
@@ -191,16 +279,11 @@ double tightest(const std::string& mount, const ControlGroup& group, Read read) 
 
 std::vector<int> usable_cpus() {
   std::vector<int> cpus;
-  cpu_set_t* set = CPU_ALLOC(kMaxCpus);
-  if (set == nullptr) return cpus;
-  const size_t size = CPU_ALLOC_SIZE(kMaxCpus);
-  CPU_ZERO_S(size, set);
-  if (sched_getaffinity(0, size, set) == 0) {
-    for (int cpu = 0; cpu < kMaxCpus; ++cpu) {
-      if (CPU_ISSET_S(cpu, size, set)) cpus.push_back(cpu);
-    }
+  CpuSet set;
+  if (!set.read(0)) return cpus;
+  for (int cpu = 0; cpu < kMaxCpus; ++cpu) {
+    if (set.holds(cpu)) cpus.push_back(cpu);
   }
-  CPU_FREE(set);
   return cpus;
 }
 

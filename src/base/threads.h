@@ -5,6 +5,7 @@
 // through one atomic counter; results must not depend on who runs which task. Does not own what tasks do.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
@@ -25,19 +26,40 @@ class TaskRef {
   void (*call_)(const void*, int, int);
 };
 
+// Whose threads are bound to one CPU each.
+enum class Pin {
+  kNone,
+  kWorkers,  // the threads the pool makes; the caller's thread is not the pool's, and stays as it is
+  kAll,      // and worker 0, the thread that makes the pool, until the pool is destroyed
+};
+
+struct PoolOptions {
+  Pin pin = Pin::kWorkers;
+  // How long a thread looks for work before it parks; then it costs no CPU time, and waking it takes 5 to 50 us. Longer
+  // than the serial code between two operations of a step (routing of a large batch: up to 300 us), far shorter than
+  // a pause between requests. 0 = park at once.
+  std::chrono::microseconds spin{500};
+};
+
 class ThreadPool {
  public:
-  // `threads` >= 1 counts the caller, who works too as worker 0 and is never pinned (its thread is not ours). Pins
-  // worker i >= 1 to the i-th CPU of the affinity mask when `pin` and there are that many CPUs.
-  // Error{kNoMemory} when the system refuses a thread.
-  explicit ThreadPool(int threads, bool pin = true);
+  // `threads` >= 1 counts the caller, who works too as worker 0. Worker i is pinned to the i-th CPU of the affinity
+  // mask that the making thread has now, if the options say so and there are that many CPUs; a system that refuses
+  // keeps its own placement. Nobody spins when there are more threads than default_threads(). Pin::kAll narrows the
+  // making thread's own mask for the life of the pool: usable_cpus() and default_threads() say 1 in it, and threads and
+  // pools it makes meanwhile inherit one CPU. So ask, and start other threads, before; and call run() from that thread.
+  // The destructor gives the mask back, on whatever thread it runs. Error{kNoMemory} when the system refuses a thread.
+  ThreadPool(int threads, const PoolOptions& options);
+  explicit ThreadPool(int threads, bool pin = true)
+      : ThreadPool(threads, PoolOptions{.pin = pin ? Pin::kWorkers : Pin::kNone}) {}
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const;
-  // Runs task(i, worker) for i in [0, tasks), worker in [0, size()); returns when all are done. One caller at a time;
-  // tasks must not throw and must not call run().
+  // Runs task(i, worker) for i in [0, tasks), worker in [0, size()); returns when all are done. Tasks are handed out in
+  // ascending order: those of one worker ascend, and task i is taken only after every lower one was. One caller at a
+  // time; tasks must not throw and must not call run(). Allocates nothing.
   void run(int tasks, TaskRef task);
 
  private:

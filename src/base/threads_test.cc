@@ -2,9 +2,13 @@
 #include "base/threads.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -101,6 +105,146 @@ TEST(ThreadPool, TheCallersAffinityStaysAsItWas) {
     ThreadPool pool(2);
   }
   EXPECT_EQ(default_threads(), before);
+}
+
+TEST(ThreadPool, TasksAreTakenInAscendingOrder) {
+  const int threads = 4, tasks = 400;
+  ThreadPool pool(threads);
+  for (int job = 0; job < 50; ++job) {
+    std::vector<std::vector<int>> taken(threads);
+    std::atomic<int> started{0};
+    std::atomic<int> too_early{0};
+    pool.run(tasks, [&](int task, int worker) {
+      taken[static_cast<size_t>(worker)].push_back(task);
+      // Every lower task was taken before this one; at most the other workers have not counted theirs yet.
+      if (started.fetch_add(1) < task - (threads - 1)) ++too_early;
+    });
+    EXPECT_EQ(too_early, 0);
+    for (const std::vector<int>& of_worker : taken) EXPECT_TRUE(std::is_sorted(of_worker.begin(), of_worker.end()));
+  }
+}
+
+TEST(ThreadPool, JobsOfManySizesAndPausesNeverHangWhateverTheSpin) {
+  for (const int spin_us : {0, 1, 50, 500}) {
+    for (const int threads : {2, 3, 6}) {
+      ThreadPool pool(threads, PoolOptions{.pin = Pin::kNone, .spin = std::chrono::microseconds(spin_us)});
+      int64_t done = 0, wanted = 0;
+      std::vector<int64_t> sums(static_cast<size_t>(threads), 0);
+      for (int job = 0; job < 300; ++job) {
+        const int tasks = 1 + job * 7 % 20;
+        if (job % 10 == 0) std::this_thread::sleep_for(std::chrono::microseconds(job % 7 * 60));
+        pool.run(tasks, [&](int task, int worker) { sums[static_cast<size_t>(worker)] += task + 1; });
+        wanted += tasks * (tasks + 1) / 2;
+      }
+      for (const int64_t s : sums) done += s;
+      EXPECT_EQ(done, wanted) << threads << " threads, spin " << spin_us;
+    }
+  }
+}
+
+// Thread ids by worker: each task waits until all are taken, so that every worker has one.
+std::vector<pid_t> thread_ids(ThreadPool& pool) {
+  std::vector<pid_t> ids(static_cast<size_t>(pool.size()));
+  std::atomic<int> arrived{0};
+  pool.run(pool.size(), [&](int, int worker) {
+    ids[static_cast<size_t>(worker)] = static_cast<pid_t>(syscall(SYS_gettid));
+    ++arrived;
+    while (arrived < pool.size()) std::this_thread::yield();
+  });
+  return ids;
+}
+
+// The letter of /proc for a thread: R runs or could, S sleeps.
+char state_of(pid_t tid) {
+  std::ifstream file("/proc/self/task/" + std::to_string(tid) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const size_t name_end = text.rfind(") ");
+  return name_end == std::string::npos || name_end + 2 >= text.size() ? '?' : text[name_end + 2];
+}
+
+bool sleeps_sooner_or_later(pid_t tid) {
+  for (int i = 0; i < 2000; ++i) {
+    if (state_of(tid) == 'S') return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return false;
+}
+
+TEST(ThreadPool, AnIdlePoolSleeps) {
+  for (const int spin_us : {0, 500}) {
+    ThreadPool pool(2, PoolOptions{.spin = std::chrono::microseconds(spin_us)});
+    EXPECT_TRUE(sleeps_sooner_or_later(thread_ids(pool)[1])) << spin_us;
+  }
+}
+
+TEST(ThreadPool, AWorkerWithSpinLeftDoesNotSleep) {
+  if (default_threads() < 2) GTEST_SKIP() << "nobody spins on a single CPU";
+  ThreadPool pool(2, PoolOptions{.spin = std::chrono::hours(1)});
+  const pid_t worker = thread_ids(pool)[1];
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(state_of(worker), 'R');
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+TEST(ThreadPool, MoreThreadsThanCpusNeverSpin) {
+  ThreadPool pool(default_threads() + 1, PoolOptions{.spin = std::chrono::hours(1)});
+  for (const pid_t worker : thread_ids(pool)) {
+    if (worker == getpid()) continue;  // the caller: this test
+    EXPECT_TRUE(sleeps_sooner_or_later(worker));
+  }
+}
+
+// The CPUs that each worker of a pool may run on.
+std::vector<std::vector<int>> masks(ThreadPool& pool) {
+  std::vector<std::vector<int>> result(static_cast<size_t>(pool.size()));
+  std::atomic<int> arrived{0};
+  pool.run(pool.size(), [&](int, int worker) {
+    result[static_cast<size_t>(worker)] = usable_cpus();
+    ++arrived;
+    while (arrived < pool.size()) std::this_thread::yield();
+  });
+  return result;
+}
+
+TEST(ThreadPoolPinning, EachChoiceBindsItsThreadsAndDestructionGivesTheCallersMaskBack) {
+  const std::vector<int> before = usable_cpus();
+  if (before.size() < 2) GTEST_SKIP() << "one CPU: every mask is the same";
+  for (const Pin pin : {Pin::kNone, Pin::kWorkers, Pin::kAll}) {
+    {
+      ThreadPool pool(2, PoolOptions{.pin = pin});
+      const auto found = masks(pool);
+      EXPECT_EQ(found[0], pin == Pin::kAll ? std::vector<int>{before[0]} : before);
+      EXPECT_EQ(found[1], pin == Pin::kNone ? before : std::vector<int>{before[1]});
+    }
+    EXPECT_EQ(usable_cpus(), before);
+  }
+}
+
+TEST(ThreadPoolPinning, MoreThreadsThanCpusAreNotPinned) {
+  const std::vector<int> before = usable_cpus();
+  ThreadPool pool(static_cast<int>(before.size()) + 1, PoolOptions{.pin = Pin::kAll});
+  for (const auto& mask : masks(pool)) EXPECT_EQ(mask, before);
+}
+
+TEST(ThreadPoolPinning, TheMaskComesBackWhenAnotherThreadDestroysThePool) {
+  const std::vector<int> before = usable_cpus();
+  auto pool = std::make_unique<ThreadPool>(1, PoolOptions{.pin = Pin::kAll});
+  EXPECT_EQ(usable_cpus(), std::vector<int>{before[0]});
+  std::thread([&] { pool.reset(); }).join();
+  EXPECT_EQ(usable_cpus(), before);
+}
+
+TEST(ThreadPoolPinning, APoolOutlivesTheThreadThatMadeIt) {
+  const std::vector<int> before = usable_cpus();
+  std::unique_ptr<ThreadPool> pool;
+  std::thread([&] { pool = std::make_unique<ThreadPool>(2, PoolOptions{.pin = Pin::kAll}); }).join();
+  std::atomic<int> runs{0};
+  pool->run(5, [&](int, int) { ++runs; });
+  EXPECT_EQ(runs, 5);
+  pool.reset();
+  EXPECT_EQ(usable_cpus(), before);
 }
 
 // A directory tree that stands for / in the functions under test.
