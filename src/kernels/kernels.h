@@ -12,18 +12,33 @@
 #include <string_view>
 #include <vector>
 
+#include "tensor/activations.h"
 #include "tensor/format.h"
+#include "tensor/panels.h"
 
 namespace carpool {
 
-// y[m][n] = sum over k of x[m][k] * w[n][k], for m in [0, rows) and n in [begin, end); sums in float32.
-// x: `rows` pointers to w.cols floats; y: `rows` pointers to at least `end` floats.
-using MatMulKernel = void (*)(const float* const* x, int rows, const WeightView& w, int64_t begin, int64_t end,
-                              float* const* y);
+// y[m][16 (p - begin) + r] = sum over k of x[m][k] * w[16 p + r][k], for m in [0, rows) and panels p in [begin, end);
+// outputs past w.rows are not written. `next` is what the caller reads after this call, or null: the last bytes are
+// worked on while the first of those are on their way.
+struct PanelProduct {
+  const void* const* x = nullptr;  // [rows] rows of w.cols floats, or quantised rows (tensor/activations.h)
+  int rows = 0;
+  const PanelView* w = nullptr;
+  int64_t begin = 0, end = 0;
+  float* const* y = nullptr;  // [rows]
+  const void* next = nullptr;
+};
+using PanelKernel = void (*)(const PanelProduct&);
 
 struct Kernels {
-  const char* name = "";                            // "scalar", "avx2", "avx512"
-  std::array<MatMulKernel, kFormatCount> matmul{};  // by Format
+  const char* name = "";  // "scalar", "avx2", "avx512"
+  // By Format. Float rows: sums in four chains over k mod 4, fused, then (0 + 1) + (2 + 3), times the panel's scale.
+  // Quantised rows: exact integer sums of 16 or 32 products, times the block's scale, fused into a sum per 128 columns,
+  // which is fused times the row's scale into the result; null for formats that are not integer codes.
+  std::array<PanelKernel, kFormatCount> product_float{}, product_int8{};
+  // Quantises blocks [begin, end) of 128 values of the row x[0..k) into `out`, a QuantizedRow(k).
+  void (*quantize)(const float* x, int64_t k, int64_t begin, int64_t end, std::byte* out) = nullptr;
   float (*dot)(const float* a, const float* b, int n) = nullptr;
   void (*axpy)(float a, const float* x, float* y, int n) = nullptr;  // y += a * x
   // y[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i]; y may be x.

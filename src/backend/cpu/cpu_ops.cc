@@ -1,7 +1,8 @@
 // Dense operations: embedding, norms, matrix products, sums, and the bandwidth probe.
 //
-// A product is cut into tiles of weight rows small enough to stay in a core's cache while all rows of the batch pass
-// over them; tiles are handed out in memory order, so the threads together read one ascending stream.
+// A product is cut into tiles of panels small enough to stay in a core's cache while all rows of the batch pass over
+// them; tiles are handed out in memory order, so the threads together read one ascending stream, and each kernel call
+// knows where the thread will probably read next.
 #include "backend/cpu/cpu_ops.h"
 
 #include <algorithm>
@@ -14,10 +15,10 @@
 namespace carpool {
 namespace {
 
-constexpr int64_t kTileBytes = 256 << 10;  // of weights: inside L2 beside the activations, and long enough to stream
-constexpr int64_t kTileRows = 8;           // kernels work on groups of eight weight rows
+constexpr int64_t kTileBytes = 128 << 10;  // of weights: inside L2 beside the activations, and long enough to stream
 constexpr int kTasksPerThread = 4;         // at least, when there is work: evens out slow threads
 constexpr double kSmallWork = 32 << 10;    // multiply-adds below which waking a thread costs more than it brings
+constexpr double kQuantizeWork = 8;        // what quantising a value costs, in multiply-adds
 constexpr size_t kReadChunk = size_t{1} << 20;
 
 // Sums the 64-bit words of `bytes`; eight chains, so that loads, not additions, are the limit.
@@ -37,15 +38,6 @@ uint64_t sum_words(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-CpuOps::Tiles CpuOps::tiles_for(const WeightView& w, int parts) const {
-  const int64_t row_bytes = std::max<int64_t>(1, static_cast<int64_t>(w.row_bytes()));
-  int64_t size = std::max<int64_t>(kTileBytes / row_bytes, 1);
-  const int64_t wanted = (int64_t{kTasksPerThread} * pool_.size() + parts - 1) / parts;
-  size = std::min(size, (w.rows + wanted - 1) / wanted);
-  size = std::max<int64_t>((size + kTileRows - 1) / kTileRows * kTileRows, kTileRows);
-  return {size, static_cast<int>((w.rows + size - 1) / size)};
-}
-
 void CpuOps::run(int tasks, double work, TaskRef task) {
   if (work < kSmallWork) {
     for (int i = 0; i < tasks; ++i) task(i, 0);
@@ -56,7 +48,7 @@ void CpuOps::run(int tasks, double work, TaskRef task) {
 
 void CpuOps::embed(const WeightView& table, std::span<const int> tokens, Matrix out) {
   CARPOOL_CHECK(out.cols == table.cols && static_cast<size_t>(out.rows) == tokens.size());
-  for (int t = 0; t < out.rows; ++t) {
+  run(out.rows, kQuantizeWork * out.rows * out.cols, [&](int t, int) {
     const int token = tokens[static_cast<size_t>(t)];
     if (token < 0) {
       std::fill_n(out.row(t), out.cols, 0.0f);
@@ -64,7 +56,7 @@ void CpuOps::embed(const WeightView& table, std::span<const int> tokens, Matrix 
       CARPOOL_CHECK(token < table.rows);
       decode_row(table, token, out.row(t));
     }
-  }
+  });
 }
 
 void CpuOps::rms_norm(Matrix x, std::span<const float> weight, float eps, Matrix out) {
@@ -73,21 +65,68 @@ void CpuOps::rms_norm(Matrix x, std::span<const float> weight, float eps, Matrix
       [&](int t, int) { kernels_.rms_norm(x.row(t), weight.data(), eps, out.row(t), x.cols); });
 }
 
-void CpuOps::matmul(Matrix x, const WeightView& w, Matrix out) {
-  CARPOOL_CHECK(x.cols == w.cols && out.cols == w.rows && x.rows == out.rows);
-  if (x.rows == 0 || w.rows == 0) return;
-  x_rows_.resize(static_cast<size_t>(x.rows));
-  y_rows_.resize(static_cast<size_t>(x.rows));
+void CpuOps::take_inputs(Matrix x, bool quantized, Inputs& in) {
+  in.floats.resize(static_cast<size_t>(x.rows));
+  for (int t = 0; t < x.rows; ++t) in.floats[static_cast<size_t>(t)] = x.row(t);
+  in.quantized.clear();
+  if (!quantized) return;
+  const size_t row_bytes = QuantizedRow(x.cols).bytes;
+  // One row more than needed: the first is moved up to a cache line.
+  const size_t needed = row_bytes * (static_cast<size_t>(x.rows) + 1);
+  if (in.storage.size() < needed) in.storage.resize(needed);
+  auto address = reinterpret_cast<uintptr_t>(in.storage.data());
+  std::byte* rows = in.storage.data() + ((address + 63) / 64 * 64 - address);
+  in.quantized.resize(static_cast<size_t>(x.rows));
   for (int t = 0; t < x.rows; ++t) {
-    x_rows_[static_cast<size_t>(t)] = x.row(t);
-    y_rows_[static_cast<size_t>(t)] = out.row(t);
+    in.quantized[static_cast<size_t>(t)] = rows + static_cast<size_t>(t) * row_bytes;
   }
-  const MatMulKernel kernel = kernels_.matmul[static_cast<size_t>(w.format)];
-  const Tiles tiles = tiles_for(w, 1);
-  const double work = static_cast<double>(x.rows) * static_cast<double>(w.rows) * static_cast<double>(w.cols);
-  run(tiles.count, work, [&](int tile, int) {
-    const int64_t begin = tile * tiles.size;
-    kernel(x_rows_.data(), x.rows, w, begin, std::min(begin + tiles.size, w.rows), y_rows_.data());
+  const int64_t blocks = (x.cols + kActivationBlock - 1) / kActivationBlock;
+  const int pieces = x.rows >= 2 * pool_.size() ? 1 : 2;  // of a row, when there are too few rows to go round
+  run(x.rows * pieces, kQuantizeWork * x.rows * x.cols, [&](int task, int) {
+    const int t = task / pieces, piece = task % pieces;
+    kernels_.quantize(x.row(t), x.cols, blocks * piece / pieces, blocks * (piece + 1) / pieces,
+                      rows + static_cast<size_t>(t) * row_bytes);
+  });
+}
+
+void CpuOps::product(const Tile& tile, const void* const* x, int rows, float* const* y, const void* next) const {
+  const auto format = static_cast<size_t>(tile.w->format);
+  const PanelKernel kernel = quantizes(*tile.w) ? kernels_.product_int8[format] : kernels_.product_float[format];
+  kernel({x, rows, tile.w, tile.begin, tile.end, y, next});
+}
+
+void CpuOps::matmul(Matrix x, std::span<const Product> products) {
+  if (x.rows == 0) return;
+  bool quantized = false;
+  int64_t panels = 0;
+  double work = 0;
+  for (const Product& p : products) {
+    CARPOOL_CHECK(x.cols == p.w->cols && p.out.cols == p.w->rows && x.rows == p.out.rows);
+    quantized = quantized || quantizes(*p.w);
+    panels += p.w->panels();
+    work += static_cast<double>(x.rows) * static_cast<double>(p.w->rows) * static_cast<double>(x.cols);
+  }
+  take_inputs(x, quantized, inputs_);
+  const int64_t most = std::max<int64_t>(1, panels / (int64_t{kTasksPerThread} * pool_.size()));
+  tiles_.clear();
+  tile_outs_.clear();
+  for (const Product& p : products) {
+    const auto fit = std::max<int64_t>(1, kTileBytes / static_cast<int64_t>(p.w->panel_bytes()));
+    const int64_t size = std::min(fit, most);
+    for (int64_t begin = 0; begin < p.w->panels(); begin += size) {
+      tiles_.push_back({p.w, begin, std::min(begin + size, p.w->panels())});
+      tile_outs_.push_back(p.out);
+    }
+  }
+  for (Worker& worker : workers_) worker.outputs.resize(static_cast<size_t>(x.rows));
+  run(static_cast<int>(tiles_.size()), work, [&](int task, int id) {
+    const auto i = static_cast<size_t>(task);
+    const Tile& tile = tiles_[i];
+    float** y = workers_[static_cast<size_t>(id)].outputs.data();
+    for (int t = 0; t < x.rows; ++t) y[t] = tile_outs_[i].row(t) + kPanelRows * tile.begin;
+    const size_t after = i + static_cast<size_t>(pool_.size());
+    product(tile, (quantizes(*tile.w) ? inputs_.quantized : inputs_.floats).data(), x.rows, y,
+            after < tiles_.size() ? tiles_[after].first() : nullptr);
   });
 }
 
@@ -96,10 +135,11 @@ void CpuOps::add(Matrix x, Matrix out) {
   run(x.rows, 2.0 * x.rows * x.cols, [&](int t, int) { kernels_.axpy(1.0f, x.row(t), out.row(t), x.cols); });
 }
 
-void CpuOps::router_logits(Matrix x, const WeightView& gate, std::span<float> logits) {
+void CpuOps::router_logits(Matrix x, const PanelView& gate, std::span<float> logits) {
   CARPOOL_CHECK(gate.format == Format::kF32);
   CARPOOL_CHECK(logits.size() == static_cast<size_t>(x.rows) * static_cast<size_t>(gate.rows));
-  matmul(x, gate, {logits.data(), x.rows, static_cast<int>(gate.rows), gate.rows});
+  const Product product{&gate, {logits.data(), x.rows, static_cast<int>(gate.rows), gate.rows}};
+  matmul(x, {&product, 1});
 }
 
 double CpuOps::read_seconds(std::span<const std::byte> bytes) {
@@ -116,9 +156,9 @@ double CpuOps::read_seconds(std::span<const std::byte> bytes) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-std::unique_ptr<Ops> make_cpu_ops(int threads, const std::string& isa) {
+std::unique_ptr<Ops> make_cpu_ops(int threads, const std::string& isa, Activations activations) {
   if (threads < 1) throw Error(ErrorKind::kConfig, "the number of threads must be at least 1");
-  return std::make_unique<CpuOps>(threads, select_kernels(isa));
+  return std::make_unique<CpuOps>(threads, select_kernels(isa), activations);
 }
 
 std::vector<std::string> cpu_isa_names() {

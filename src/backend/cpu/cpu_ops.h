@@ -17,52 +17,77 @@ namespace carpool {
 
 class CpuOps final : public Ops {
  public:
-  CpuOps(int threads, const Kernels& kernels) : pool_(threads), kernels_(kernels) {}
+  CpuOps(int threads, const Kernels& kernels, Activations activations = Activations::kInt8)
+      : pool_(threads), kernels_(kernels), activations_(activations), workers_(static_cast<size_t>(threads)) {}
 
   void embed(const WeightView& table, std::span<const int> tokens, Matrix out) override;
   void rms_norm(Matrix x, std::span<const float> weight, float eps, Matrix out) override;
-  void matmul(Matrix x, const WeightView& w, Matrix out) override;
+  void matmul(Matrix x, std::span<const Product> products) override;
   void add(Matrix x, Matrix out) override;
-  void router_logits(Matrix x, const WeightView& gate, std::span<float> logits) override;
+  void router_logits(Matrix x, const PanelView& gate, std::span<float> logits) override;
   void store_kv(const AttentionShape& shape, const RowPlaces& places, Matrix q, Matrix k, Matrix v,
                 KvLayer kv) override;
   void attention(const AttentionShape& shape, const RowPlaces& places, Matrix q, KvLayer kv, Matrix out) override;
   void experts(Matrix x, const ExpertWeights& e, const Selection& chosen, std::span<const float> weights,
                Matrix out) override;
-  void dense_mlp(Matrix x, const WeightView& gate, const WeightView& up, const WeightView& down, Matrix out) override;
+  void dense_mlp(Matrix x, const PanelView& gate_up, const PanelView& down, Matrix out) override;
+  void parallel(int tasks, TaskRef task) override { pool_.run(tasks, task); }
   double read_seconds(std::span<const std::byte> bytes) override;
   int threads() const override { return pool_.size(); }
   const char* isa() const override { return kernels_.name; }
 
  private:
-  // How the outputs of a weight matrix are cut into tasks.
-  struct Tiles {
-    int64_t size = 0;  // outputs per task
-    int count = 0;
+  // Rows of the input of a product, in both forms that kernels read.
+  struct Inputs {
+    std::vector<const void*> floats, quantized;  // [T]; quantized only when some product of the operation wants it
+    std::vector<std::byte> storage;
   };
-  // `parts` = independent matrices of this shape in the same job.
-  Tiles tiles_for(const WeightView& w, int parts) const;
+  // What one thread needs for itself, so that tasks share nothing they write.
+  struct alignas(64) Worker {
+    std::vector<float*> outputs;  // row pointers of one kernel call
+    std::vector<float> tile;      // outputs of one kernel call
+  };
+  // One kernel call's weights: panels [begin, end) of a matrix.
+  struct Tile {
+    const PanelView* w = nullptr;
+    int64_t begin = 0, end = 0;
+    const std::byte* first() const { return w->panel(begin); }
+  };
+
+  bool quantizes(const PanelView& w) const {
+    return activations_ == Activations::kInt8 && kernels_.product_int8[static_cast<size_t>(w.format)] != nullptr;
+  }
+  // Lays out the rows of x, and quantises them when `quantized`.
+  void take_inputs(Matrix x, bool quantized, Inputs& in);
+  // The product of rows [first, first + rows) of `x`, pointers of the form that `tile.w` wants, into `y`.
+  void product(const Tile& tile, const void* const* x, int rows, float* const* y, const void* next) const;
   // Runs on the pool, or on the caller alone when the whole job is too small to be worth waking anybody.
   void run(int tasks, double work, TaskRef task);
-  void group_by_expert(const Selection& chosen, int experts, Matrix x);
-  // The three phases of a SwiGLU block over grouped rows; see experts.cc.
-  void gate_up(std::span<const WeightView> gate, std::span<const WeightView> up, int64_t slots);
-  void down(std::span<const WeightView> down, int64_t slots);
+  // `active_`, `first_`, `row_at_`, `weight_at_` and the slots' inputs from a selection.
+  void group_by_expert(Matrix x, const Selection& chosen, std::span<const float> weights, int experts);
+  // The two phases of a gated block over grouped rows; see experts.cc.
+  void gate_up(std::span<const PanelView> gate_up, std::span<const PanelView> down);
+  void gate_up_tile(const PanelView& w, const PanelView& down, size_t part, int64_t tile, const void* next, int worker);
+  void down(std::span<const PanelView> down, Matrix out);
+  void down_tile(std::span<const PanelView> down, int64_t begin, int64_t end, Matrix out, const void* next, int worker);
 
   ThreadPool pool_;
   const Kernels& kernels_;
+  const Activations activations_;
+  std::vector<Worker> workers_;
 
-  std::vector<const float*> x_rows_;  // row pointers of the operation under work
-  std::vector<float*> y_rows_;
+  Inputs inputs_;
+  std::vector<Tile> tiles_;        // of all products of a matmul
+  std::vector<Matrix> tile_outs_;  // where each tile's matrix goes
 
-  // Slots sorted by expert: those of active_[i] are [first_[i], first_[i + 1]).
+  // Slots sorted by expert: those of active_[i] are places [first_[i], first_[i + 1]).
   std::vector<int> active_, first_, cursor_;
-  std::vector<int> slot_at_;           // sorted place -> slot of the selection
-  std::vector<int> row_places_;        // the sorted places of each row, ascending, laid out as in the selection
-  std::vector<const float*> in_rows_;  // by sorted place: input row, hidden row, up row, output row
-  std::vector<const float*> hidden_in_;
-  std::vector<float*> hidden_rows_, up_rows_, slot_rows_;
-  std::vector<float> hidden_, up_, slot_out_;
+  std::vector<int> row_at_;       // place -> row of the batch
+  std::vector<float> weight_at_;  // place -> weight of the slot
+  std::vector<const void*> slot_floats_, slot_quantized_;      // place -> input row
+  std::vector<float> hidden_;                                  // [slots, F]
+  std::vector<std::byte> hidden_codes_;                        // [slots] quantised rows of F
+  std::vector<const void*> hidden_floats_, hidden_quantized_;  // place -> hidden row
 
   std::vector<float> scores_;  // attention: per worker, [heads of a group, longest context]
 };

@@ -1,8 +1,10 @@
-// SwiGLU blocks: the routed experts of a layer, and the dense block as the case of one expert for all rows.
+// Gated blocks: the routed experts of a layer, and the dense block as the case of one expert for all rows.
 //
-// Slots (row, expert) are sorted by expert, so one read of an expert's weights serves all its rows. Three phases with a
-// barrier between: hidden = silu(gate x) * (up x) by (expert, tile of F); slot_out = down hidden by (expert, tile of
-// D); out = sum over a row's slots in ascending expert id. The order of every sum is fixed by the row itself.
+// Slots (row, expert) are sorted by expert, so one read of an expert's weights serves all its rows. Two phases with a
+// barrier between. First by (expert, 128 values of F): gate and up, hidden = silu(gate x) * (up x), and its quantisation,
+// which is complete for that block. Then by tile of D: down of every expert in ascending order, each row's share added to
+// its output with the row's weight, so the order of the sum is the order of expert ids whatever the batch. In both phases
+// each kernel call is told what is read after it, and the stream from memory does not stop between experts.
 #include <algorithm>
 
 #include "backend/cpu/cpu_ops.h"
@@ -11,22 +13,18 @@
 namespace carpool {
 namespace {
 
-double macs(const WeightView& w, int64_t slots) {
-  return static_cast<double>(slots) * static_cast<double>(w.rows) * static_cast<double>(w.cols);
-}
+constexpr int64_t kHiddenTile = kActivationBlock;  // values of F per task: a block of the quantised hidden row
+constexpr int64_t kPairsPerTile = kHiddenTile / kPanelRows;
+constexpr int64_t kDownTileBytes = 24 << 10;  // of one expert per task: long enough to stream, short enough to share out
+constexpr int kRowsAtOnce = 64;               // rows of an expert whose tile of outputs is held at once
+constexpr int kTasksPerThread = 8;            // of the second phase, at least, where there are panels enough
 
-// [count] pointers to consecutive rows of `width` floats in `buffer`, which grows as needed.
-template <class Pointer>
-void lay_rows(std::vector<float>& buffer, std::vector<Pointer>& rows, int64_t count, int64_t width) {
-  if (buffer.size() < static_cast<size_t>(count * width)) buffer.resize(static_cast<size_t>(count * width));
-  rows.resize(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i) rows[static_cast<size_t>(i)] = buffer.data() + i * width;
-}
+int64_t padded(int64_t n) { return (n + kPanelRows - 1) / kPanelRows * kPanelRows; }
 
 }  // namespace
 
 // Counting sort of the slots by expert; a row's slots on one expert keep their order.
-void CpuOps::group_by_expert(const Selection& chosen, int experts, Matrix x) {
+void CpuOps::group_by_expert(Matrix x, const Selection& chosen, std::span<const float> weights, int experts) {
   const auto slots = static_cast<size_t>(chosen.size());
   cursor_.assign(static_cast<size_t>(experts), 0);
   for (const int expert : chosen.experts()) {
@@ -45,95 +43,155 @@ void CpuOps::group_by_expert(const Selection& chosen, int experts, Matrix x) {
     place += count;
   }
   first_.push_back(place);
-  slot_at_.resize(slots);
-  in_rows_.resize(slots);
-  row_places_.resize(slots);
-  for (int t = 0; t < chosen.rows(); ++t) {
+  row_at_.resize(slots);
+  weight_at_.resize(slots);
+  for (int t = 0; t < x.rows; ++t) {
     for (int slot = chosen.begin(t); slot < chosen.end(t); ++slot) {
       const int expert = chosen.experts()[static_cast<size_t>(slot)];
-      const int at = cursor_[static_cast<size_t>(expert)]++;
-      slot_at_[static_cast<size_t>(at)] = slot;
-      in_rows_[static_cast<size_t>(at)] = x.row(t);
-      row_places_[static_cast<size_t>(slot)] = at;
+      const auto at = static_cast<size_t>(cursor_[static_cast<size_t>(expert)]++);
+      row_at_[at] = t;
+      weight_at_[at] = weights[static_cast<size_t>(slot)];
     }
-    std::sort(row_places_.begin() + chosen.begin(t), row_places_.begin() + chosen.end(t));
   }
 }
 
-void CpuOps::gate_up(std::span<const WeightView> gate, std::span<const WeightView> up, int64_t slots) {
-  const WeightView& shape = gate[static_cast<size_t>(active_.front())];
-  lay_rows(hidden_, hidden_rows_, slots, shape.rows);
-  lay_rows(up_, up_rows_, slots, shape.rows);
-  const int parts = static_cast<int>(active_.size());
-  const Tiles tiles = tiles_for(shape, parts);
-  run(parts * tiles.count, 2 * macs(shape, slots), [&](int task, int) {
-    const auto part = static_cast<size_t>(task / tiles.count);
+// Reads slot inputs, writes hidden_ and hidden_codes_, all by place.
+void CpuOps::gate_up(std::span<const PanelView> gate_up, std::span<const PanelView> down) {
+  const PanelView& shape = gate_up[static_cast<size_t>(active_.front())];
+  const PanelView& out_shape = down[static_cast<size_t>(active_.front())];
+  const auto slots = row_at_.size();
+  const int64_t width = padded(out_shape.cols);
+  CARPOOL_CHECK(shape.rows == 2 * width);
+  const size_t codes = QuantizedRow(out_shape.cols).bytes;
+  if (hidden_.size() < slots * static_cast<size_t>(width)) hidden_.resize(slots * static_cast<size_t>(width));
+  if (hidden_codes_.size() < (slots + 1) * codes) hidden_codes_.resize((slots + 1) * codes);
+  const auto address = reinterpret_cast<uintptr_t>(hidden_codes_.data());
+  std::byte* aligned = hidden_codes_.data() + ((address + 63) / 64 * 64 - address);
+  slot_floats_.resize(slots);
+  slot_quantized_.resize(slots);
+  hidden_floats_.resize(slots);
+  hidden_quantized_.resize(slots);
+  for (size_t i = 0; i < slots; ++i) {
+    const auto row = static_cast<size_t>(row_at_[i]);
+    slot_floats_[i] = inputs_.floats[row];
+    slot_quantized_[i] = inputs_.quantized.empty() ? nullptr : inputs_.quantized[row];
+    hidden_floats_[i] = hidden_.data() + i * static_cast<size_t>(width);
+    hidden_quantized_[i] = aligned + i * codes;
+  }
+  const auto tiles = static_cast<int>((width + kHiddenTile - 1) / kHiddenTile);
+  const int tasks = tiles * static_cast<int>(active_.size());
+  const double work = static_cast<double>(slots) * static_cast<double>(shape.rows) * static_cast<double>(shape.cols);
+  run(tasks, work, [&](int task, int worker) {
+    const auto part = static_cast<size_t>(task / tiles);
     const auto expert = static_cast<size_t>(active_[part]);
-    const int64_t begin = task % tiles.count * tiles.size, end = std::min(begin + tiles.size, shape.rows);
-    const auto at = static_cast<size_t>(first_[part]);
-    const int rows = first_[part + 1] - first_[part];
-    const WeightView &g = gate[expert], &u = up[expert];
-    kernels_.matmul[static_cast<size_t>(g.format)](&in_rows_[at], rows, g, begin, end, &hidden_rows_[at]);
-    kernels_.matmul[static_cast<size_t>(u.format)](&in_rows_[at], rows, u, begin, end, &up_rows_[at]);
-    for (size_t i = at; i < at + static_cast<size_t>(rows); ++i) {
-      float* hidden = hidden_rows_[i] + begin;
-      kernels_.silu_mul(hidden, up_rows_[i] + begin, hidden, static_cast<int>(end - begin));
+    const int after = task + pool_.size();
+    const void* next = down[static_cast<size_t>(active_.front())].data;
+    if (after < tasks) {
+      next = gate_up[static_cast<size_t>(active_[static_cast<size_t>(after / tiles)])].panel(
+          after % tiles * 2 * kPairsPerTile);
     }
+    gate_up_tile(gate_up[expert], down[expert], part, task % tiles, next, worker);
   });
 }
 
-// Reads hidden_rows_, writes slot_rows_, both by sorted place.
-void CpuOps::down(std::span<const WeightView> down, int64_t slots) {
-  const WeightView& shape = down[static_cast<size_t>(active_.front())];
-  hidden_in_.assign(hidden_rows_.begin(), hidden_rows_.end());
-  const int parts = static_cast<int>(active_.size());
-  const Tiles tiles = tiles_for(shape, parts);
-  run(parts * tiles.count, macs(shape, slots), [&](int task, int) {
-    const auto part = static_cast<size_t>(task / tiles.count);
-    const WeightView& w = down[static_cast<size_t>(active_[part])];
-    const int64_t begin = task % tiles.count * tiles.size, end = std::min(begin + tiles.size, shape.rows);
-    const auto at = static_cast<size_t>(first_[part]);
-    kernels_.matmul[static_cast<size_t>(w.format)](&hidden_in_[at], first_[part + 1] - first_[part], w, begin, end,
-                                                   &slot_rows_[at]);
+void CpuOps::gate_up_tile(const PanelView& w, const PanelView& down, size_t part, int64_t tile, const void* next,
+                          int worker) {
+  Worker& mine = workers_[static_cast<size_t>(worker)];
+  const int64_t width = w.rows / 2;
+  const int64_t begin = tile * kHiddenTile, end = std::min(begin + kHiddenTile, width);
+  const Tile panels{&w, 2 * begin / kPanelRows, 2 * end / kPanelRows};
+  const auto row_floats = static_cast<size_t>(2 * (end - begin));
+  mine.tile.resize(std::max(mine.tile.size(), kRowsAtOnce * row_floats));
+  mine.outputs.resize(std::max<size_t>(mine.outputs.size(), kRowsAtOnce));
+  for (size_t i = 0; i < kRowsAtOnce; ++i) mine.outputs[i] = mine.tile.data() + i * row_floats;
+  const auto last = static_cast<size_t>(first_[part + 1]);
+  for (auto at = static_cast<size_t>(first_[part]); at < last; at += kRowsAtOnce) {
+    const int rows = static_cast<int>(std::min<size_t>(kRowsAtOnce, last - at));
+    const auto& x = quantizes(w) ? slot_quantized_ : slot_floats_;
+    product(panels, &x[at], rows, mine.outputs.data(), next);
+    for (size_t i = 0; i < static_cast<size_t>(rows); ++i) {
+      float* hidden = hidden_.data() + (at + i) * static_cast<size_t>(width);
+      for (int64_t n = begin; n < end; n += kPanelRows) {
+        const float* pair = mine.outputs[i] + 2 * (n - begin);
+        kernels_.silu_mul(pair, pair + kPanelRows, hidden + n, kPanelRows);
+      }
+      if (quantizes(down)) {
+        auto* codes = static_cast<std::byte*>(const_cast<void*>(hidden_quantized_[at + i]));
+        kernels_.quantize(hidden, down.cols, tile, tile + 1, codes);
+      }
+    }
+  }
+}
+
+void CpuOps::down(std::span<const PanelView> down, Matrix out) {
+  const PanelView& shape = down[static_cast<size_t>(active_.front())];
+  CARPOOL_CHECK(shape.rows == out.cols);
+  const int64_t panels = shape.panels();
+  const int64_t most = std::max<int64_t>(1, panels / (int64_t{kTasksPerThread} * pool_.size()));
+  const int64_t size = std::clamp<int64_t>(kDownTileBytes / static_cast<int64_t>(shape.panel_bytes()), 1, most);
+  const auto tasks = static_cast<int>((panels + size - 1) / size);
+  const double work =
+      static_cast<double>(row_at_.size()) * static_cast<double>(shape.rows) * static_cast<double>(shape.cols);
+  run(tasks, work, [&](int task, int worker) {
+    const int64_t begin = task * size, after = (task + pool_.size()) * size;
+    const void* next = after < panels ? down[static_cast<size_t>(active_.front())].panel(after) : nullptr;
+    down_tile(down, begin, std::min(begin + size, panels), out, next, worker);
   });
+}
+
+// Panels [begin, end) of every active expert; `next` follows the last of them.
+void CpuOps::down_tile(std::span<const PanelView> down, int64_t begin, int64_t end, Matrix out, const void* next,
+                       int worker) {
+  Worker& mine = workers_[static_cast<size_t>(worker)];
+  const auto row_floats = static_cast<size_t>(kPanelRows * (end - begin));
+  mine.tile.resize(std::max(mine.tile.size(), kRowsAtOnce * row_floats));
+  mine.outputs.resize(std::max<size_t>(mine.outputs.size(), kRowsAtOnce));
+  for (size_t i = 0; i < kRowsAtOnce; ++i) mine.outputs[i] = mine.tile.data() + i * row_floats;
+  const int64_t first = kPanelRows * begin;
+  const int count = static_cast<int>(std::min<int64_t>(kPanelRows * end, out.cols) - first);
+  for (int t = 0; t < out.rows; ++t) std::fill_n(out.row(t) + first, count, 0.0f);
+  for (size_t part = 0; part < active_.size(); ++part) {
+    const PanelView& w = down[static_cast<size_t>(active_[part])];
+    const void* following =
+        part + 1 < active_.size() ? down[static_cast<size_t>(active_[part + 1])].panel(begin) : next;
+    const auto& x = quantizes(w) ? hidden_quantized_ : hidden_floats_;
+    const auto last = static_cast<size_t>(first_[part + 1]);
+    for (auto at = static_cast<size_t>(first_[part]); at < last; at += kRowsAtOnce) {
+      const int rows = static_cast<int>(std::min<size_t>(kRowsAtOnce, last - at));
+      product({&w, begin, end}, &x[at], rows, mine.outputs.data(), following);
+      for (size_t i = 0; i < static_cast<size_t>(rows); ++i) {
+        kernels_.axpy(weight_at_[at + i], mine.outputs[i], out.row(row_at_[at + i]) + first, count);
+      }
+    }
+  }
 }
 
 void CpuOps::experts(Matrix x, const ExpertWeights& e, const Selection& chosen, std::span<const float> weights,
                      Matrix out) {
   CARPOOL_CHECK(chosen.rows() == x.rows && out.rows == x.rows);
   CARPOOL_CHECK(weights.size() == static_cast<size_t>(chosen.size()));
-  CARPOOL_CHECK(e.gate.size() == e.up.size() && e.gate.size() == e.down.size());
-  const int64_t slots = chosen.size();
-  if (slots > 0) {
-    group_by_expert(chosen, static_cast<int>(e.gate.size()), x);
-    gate_up(e.gate, e.up, slots);
-    lay_rows(slot_out_, slot_rows_, slots, out.cols);
-    down(e.down, slots);
+  CARPOOL_CHECK(e.gate_up.size() == e.down.size());
+  if (chosen.size() == 0) {
+    for (int t = 0; t < out.rows; ++t) std::fill_n(out.row(t), out.cols, 0.0f);
+    return;
   }
-  run(out.rows, 2.0 * static_cast<double>(slots) * out.cols, [&](int t, int) {
-    std::fill_n(out.row(t), out.cols, 0.0f);
-    for (int i = chosen.begin(t); i < chosen.end(t); ++i) {
-      const auto place = static_cast<size_t>(row_places_[static_cast<size_t>(i)]);
-      kernels_.axpy(weights[static_cast<size_t>(slot_at_[place])], slot_rows_[place], out.row(t), out.cols);
-    }
-  });
+  group_by_expert(x, chosen, weights, static_cast<int>(e.gate_up.size()));
+  take_inputs(x, quantizes(e.gate_up[static_cast<size_t>(active_.front())]), inputs_);
+  gate_up(e.gate_up, e.down);
+  down(e.down, out);
 }
 
-void CpuOps::dense_mlp(Matrix x, const WeightView& gate, const WeightView& up, const WeightView& down_weight,
-                       Matrix out) {
-  CARPOOL_CHECK(x.cols == gate.cols && x.cols == up.cols && gate.rows == up.rows && gate.rows == down_weight.cols);
-  CARPOOL_CHECK(out.cols == down_weight.rows && out.rows == x.rows);
+void CpuOps::dense_mlp(Matrix x, const PanelView& gate_up_weights, const PanelView& down_weights, Matrix out) {
+  CARPOOL_CHECK(x.cols == gate_up_weights.cols && out.cols == down_weights.rows && out.rows == x.rows);
   if (x.rows == 0) return;
   active_.assign(1, 0);
   first_.assign({0, x.rows});
-  in_rows_.resize(static_cast<size_t>(x.rows));
-  slot_rows_.resize(static_cast<size_t>(x.rows));
-  for (int t = 0; t < x.rows; ++t) {
-    in_rows_[static_cast<size_t>(t)] = x.row(t);
-    slot_rows_[static_cast<size_t>(t)] = out.row(t);
-  }
-  gate_up({&gate, 1}, {&up, 1}, x.rows);
-  down({&down_weight, 1}, x.rows);
+  row_at_.resize(static_cast<size_t>(x.rows));
+  weight_at_.assign(static_cast<size_t>(x.rows), 1.0f);
+  for (int t = 0; t < x.rows; ++t) row_at_[static_cast<size_t>(t)] = t;
+  take_inputs(x, quantizes(gate_up_weights), inputs_);
+  gate_up({&gate_up_weights, 1}, {&down_weights, 1});
+  down({&down_weights, 1}, out);
 }
 
 }  // namespace carpool

@@ -27,19 +27,6 @@ inline Vec load_partial(const float* p, int count) { return _mm256_maskload_ps(p
 inline void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
 inline void store_partial(float* p, int count, Vec v) { _mm256_maskstore_ps(p, first(count), v); }
 inline Vec load_unaligned(const unsigned char* p) { return _mm256_loadu_ps(reinterpret_cast<const float*>(p)); }
-inline Vec load_unaligned_partial(const unsigned char* p, int count) {
-  return _mm256_maskload_ps(reinterpret_cast<const float*>(p), first(count));
-}
-inline Vec widen_bf16(__m128i bits) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16)); }
-inline Vec load_bf16(const unsigned char* p) {
-  return widen_bf16(_mm_loadu_si128(reinterpret_cast<const __m128i_u*>(p)));
-}
-// AVX2 has no masked load of 16-bit elements, and the bytes behind the last row may not be ours.
-inline Vec load_bf16_partial(const unsigned char* p, int count) {
-  alignas(16) unsigned char bytes[16] = {};
-  __builtin_memcpy(bytes, p, static_cast<unsigned long>(count) * 2);
-  return load_bf16(bytes);
-}
 inline void prefetch(const unsigned char* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
 
 inline Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
@@ -67,12 +54,146 @@ inline float reduce_max(Vec v) {
   return _mm_cvtss_f32(_mm_max_ss(s2, _mm_movehdup_ps(s2)));
 }
 
-// 16 registers: rows * columns accumulators, the rows' vectors and one of weights.
-constexpr int kMaxRows = 3;
-constexpr int columns(int rows) { return rows == 1 ? 8 : 4; }
+// Integers, in the same register: 32 bytes or 8 words.
+using IVec = __m256i;
 
-#include "kernels/generic/formats.inl.h"
-#include "kernels/generic/matmul.inl.h"
+inline Vec abs_vec(Vec v) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v); }
+inline Vec fnma(Vec a, Vec b, Vec c) { return _mm256_fnmadd_ps(a, b, c); }  // c - a b
+inline IVec load_bytes(const unsigned char* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(p)); }
+inline IVec set1_int(int value) { return _mm256_set1_epi32(value); }
+inline IVec add32(IVec a, IVec b) { return _mm256_add_epi32(a, b); }
+inline IVec sub32(IVec a, IVec b) { return _mm256_sub_epi32(a, b); }
+inline Vec to_float(IVec v) { return _mm256_cvtepi32_ps(v); }
+template <int N>
+inline IVec shift_left32(IVec v) {
+  return _mm256_slli_epi32(v, N);
+}
+inline Vec upper_halves(IVec v) { return _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32(-65536))); }
+inline IVec and_bytes(IVec v, int mask) { return _mm256_and_si256(v, _mm256_set1_epi8(static_cast<char>(mask))); }
+inline IVec xor_bytes(IVec v, int mask) { return _mm256_xor_si256(v, _mm256_set1_epi8(static_cast<char>(mask))); }
+inline IVec or_bits(IVec a, IVec b) { return _mm256_or_si256(a, b); }
+template <int N>
+inline IVec shift_right16(IVec v) {
+  return _mm256_srli_epi16(v, N);
+}
+template <int N>
+inline IVec shift_left16(IVec v) {
+  return _mm256_slli_epi16(v, N);
+}
+template <int I>
+inline IVec byte_of(IVec words) {
+  return _mm256_and_si256(_mm256_srli_epi32(words, 8 * I), _mm256_set1_epi32(255));
+}
+// Bytes as unsigned and as signed words.
+inline IVec widen_u8(const unsigned char* p) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i_u*>(p)));
+}
+inline IVec widen_s8(const unsigned char* p) {
+  return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i_u*>(p)));
+}
+inline Vec as_float(IVec bits) { return _mm256_castsi256_ps(bits); }
+inline Vec load_f16(const unsigned char* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i_u*>(p)));
+}
+// E4M3 as the half of the same bits one exponent field down: 2^8 too small, exactly. NaN becomes 480.
+inline Vec load_e4m3(const unsigned char* p) {
+  const __m128i wide = _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i_u*>(p)));
+  const __m128i sign = _mm_slli_epi16(_mm_and_si128(wide, _mm_set1_epi16(0x80)), 8);
+  const __m128i rest = _mm_slli_epi16(_mm_and_si128(wide, _mm_set1_epi16(0x7f)), 7);
+  return _mm256_mul_ps(_mm256_cvtph_ps(_mm_or_si128(sign, rest)), _mm256_set1_ps(256.0f));
+}
+// Twice the value of each E2M1 nibble, plus 12.
+inline IVec e2m1_codes(IVec nibbles) {
+  const IVec table = _mm256_broadcastsi128_si256(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+  return _mm256_shuffle_epi8(table, nibbles);
+}
+inline IVec broadcast_word(const signed char* x) {
+  int word;
+  __builtin_memcpy(&word, x, 4);
+  return _mm256_set1_epi32(word);
+}
+inline IVec sum_pairs16(IVec v) { return _mm256_madd_epi16(v, _mm256_set1_epi16(1)); }
+
+// Per lane, the sum of code * x over 4 N columns; codes unsigned, at most kMax. Sums of two products stay in 16 bits for
+// as many groups as cannot overflow, |x| <= 127.
+template <int kMax, int N>
+inline IVec dot_unsigned(const IVec (&w)[N], const signed char* x) {
+  constexpr int kFit = 32767 / (2 * 127 * kMax);
+  constexpr int kRun = kFit >= 8 ? 8 : kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
+  static_assert(kFit >= 1);
+  if constexpr (kRun >= N) {
+    IVec even = _mm256_maddubs_epi16(w[0], broadcast_word(x)), odd = _mm256_maddubs_epi16(w[1], broadcast_word(x + 4));
+#pragma GCC unroll 8
+    for (int j = 2; j < N; j += 2) {
+      even = _mm256_add_epi16(even, _mm256_maddubs_epi16(w[j], broadcast_word(x + 4 * j)));
+      odd = _mm256_add_epi16(odd, _mm256_maddubs_epi16(w[j + 1], broadcast_word(x + 4 * j + 4)));
+    }
+    return sum_pairs16(_mm256_add_epi16(even, odd));
+  } else {
+    IVec total = _mm256_setzero_si256();
+#pragma GCC unroll 8
+    for (int j = 0; j < N; j += kRun) {
+      IVec run = _mm256_maddubs_epi16(w[j], broadcast_word(x + 4 * j));
+#pragma GCC unroll 8
+      for (int i = 1; i < kRun; ++i) {
+        run = _mm256_add_epi16(run, _mm256_maddubs_epi16(w[j + i], broadcast_word(x + 4 * (j + i))));
+      }
+      total = _mm256_add_epi32(total, sum_pairs16(run));
+    }
+    return total;
+  }
+}
+
+// The same for signed codes -128..127: the sign moves to x, two products of 128 * 127 just fit.
+constexpr int kSignedOffset = 0;
+template <int N>
+inline IVec dot_signed(const IVec (&w)[N], const signed char* x) {
+  IVec total = _mm256_setzero_si256();
+#pragma GCC unroll 8
+  for (int j = 0; j < N; ++j) {
+    const IVec product = _mm256_maddubs_epi16(_mm256_abs_epi8(w[j]), _mm256_sign_epi8(broadcast_word(x + 4 * j), w[j]));
+    total = _mm256_add_epi32(total, sum_pairs16(product));
+  }
+  return total;
+}
+inline IVec signed_codes(IVec v) { return v; }
+
+template <int N>
+inline void scaled_sums(const int* sums, int factor, int* out) {
+  static_assert(N == 4 || N == 8);
+  if constexpr (N == 8) {
+    _mm256_store_si256(reinterpret_cast<__m256i*>(out),
+                       _mm256_mullo_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(sums)),
+                                          _mm256_set1_epi32(factor)));
+  } else {
+    _mm_store_si128(reinterpret_cast<__m128i*>(out),
+                    _mm_mullo_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i_u*>(sums)), _mm_set1_epi32(factor)));
+  }
+}
+// Outputs 8 h.. of a panel that has `outputs` of its 16.
+inline void store_outputs(float* out, int outputs, int h, Vec v) {
+  const int left = outputs - 8 * h;
+  if (left >= 8) {
+    store(out + 8 * h, v);
+  } else if (left > 0) {
+    store_partial(out + 8 * h, left, v);
+  }
+}
+// Rounds 16 values times `inverse` to codes and returns their sum.
+inline int store_codes(signed char* out, const float* values, Vec inverse) {
+  const IVec a = _mm256_cvtps_epi32(_mm256_mul_ps(load(values), inverse));
+  const IVec b = _mm256_cvtps_epi32(_mm256_mul_ps(load(values + 8), inverse));
+  const IVec words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
+  _mm_storeu_si128(reinterpret_cast<__m128i_u*>(out),
+                   _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+  const IVec both = _mm256_add_epi32(a, b);
+  __m128i s = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
+  s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+  s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1));
+  return _mm_cvtsi128_si32(s);
+}
+
+#include "kernels/generic/panels.inl.h"
 #include "kernels/generic/vector_math.inl.h"
 
 }  // namespace

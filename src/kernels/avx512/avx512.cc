@@ -1,4 +1,4 @@
-// The AVX-512 table (F, BW, VL, DQ): the vector vocabulary of 16 lanes, over which generic/ is instantiated.
+// The AVX-512 table (F, BW, VL, DQ, VNNI): the vector vocabulary of 16 lanes, over which generic/ is instantiated.
 //
 // Everything but the table is in an anonymous namespace and nothing inline from a shared header is called: a shared
 // inline function compiled here could be the copy the linker keeps, and then run on machines without AVX-512.
@@ -23,14 +23,6 @@ inline Vec load_partial(const float* p, int count) { return _mm512_maskz_loadu_p
 inline void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
 inline void store_partial(float* p, int count, Vec v) { _mm512_mask_storeu_ps(p, first(count), v); }
 inline Vec load_unaligned(const unsigned char* p) { return _mm512_loadu_ps(p); }
-inline Vec load_unaligned_partial(const unsigned char* p, int count) { return _mm512_maskz_loadu_ps(first(count), p); }
-inline Vec widen_bf16(__m256i bits) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16)); }
-inline Vec load_bf16(const unsigned char* p) {
-  return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(p)));
-}
-inline Vec load_bf16_partial(const unsigned char* p, int count) {
-  return widen_bf16(_mm256_maskz_loadu_epi16(first(count), p));
-}
 inline void prefetch(const unsigned char* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
 
 inline Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
@@ -62,12 +54,114 @@ inline float reduce_max(Vec v) {
   return _mm_cvtss_f32(_mm_max_ss(s2, _mm_movehdup_ps(s2)));
 }
 
-// 32 registers: rows * columns accumulators, the rows' vectors and one of weights.
-constexpr int kMaxRows = 6;
-constexpr int columns(int rows) { return rows <= 3 ? 8 : 4; }
+// Integers, in the same register: 64 bytes or 16 words.
+using IVec = __m512i;
 
-#include "kernels/generic/formats.inl.h"
-#include "kernels/generic/matmul.inl.h"
+inline Vec abs_vec(Vec v) { return _mm512_abs_ps(v); }
+inline Vec fnma(Vec a, Vec b, Vec c) { return _mm512_fnmadd_ps(a, b, c); }  // c - a b
+inline IVec load_bytes(const unsigned char* p) { return _mm512_loadu_si512(p); }
+inline IVec set1_int(int value) { return _mm512_set1_epi32(value); }
+inline IVec add32(IVec a, IVec b) { return _mm512_add_epi32(a, b); }
+inline IVec sub32(IVec a, IVec b) { return _mm512_sub_epi32(a, b); }
+inline Vec to_float(IVec v) { return _mm512_cvtepi32_ps(v); }
+template <int N>
+inline IVec shift_left32(IVec v) {
+  return _mm512_slli_epi32(v, N);
+}
+inline Vec upper_halves(IVec v) { return _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(-65536))); }
+inline IVec and_bytes(IVec v, int mask) { return _mm512_and_si512(v, _mm512_set1_epi8(static_cast<char>(mask))); }
+inline IVec xor_bytes(IVec v, int mask) { return _mm512_xor_si512(v, _mm512_set1_epi8(static_cast<char>(mask))); }
+inline IVec or_bits(IVec a, IVec b) { return _mm512_or_si512(a, b); }
+template <int N>
+inline IVec shift_right16(IVec v) {
+  return _mm512_srli_epi16(v, N);
+}
+template <int N>
+inline IVec shift_left16(IVec v) {
+  return _mm512_slli_epi16(v, N);
+}
+template <int I>
+inline IVec byte_of(IVec words) {
+  return _mm512_and_si512(_mm512_srli_epi32(words, 8 * I), _mm512_set1_epi32(255));
+}
+// Bytes as unsigned and as signed words.
+inline IVec widen_u8(const unsigned char* p) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i_u*>(p)));
+}
+inline IVec widen_s8(const unsigned char* p) {
+  return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i_u*>(p)));
+}
+inline Vec as_float(IVec bits) { return _mm512_castsi512_ps(bits); }
+inline Vec load_f16(const unsigned char* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(p)));
+}
+// E4M3 as the half of the same bits one exponent field down: 2^8 too small, exactly. NaN becomes 480.
+inline Vec load_e4m3(const unsigned char* p) {
+  const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i_u*>(p)));
+  const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x80)), 8);
+  const __m256i rest = _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x7f)), 7);
+  return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_or_si256(sign, rest)), _mm512_set1_ps(256.0f));
+}
+// Twice the value of each E2M1 nibble, plus 12.
+inline IVec e2m1_codes(IVec nibbles) {
+  const IVec table =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+  return _mm512_shuffle_epi8(table, nibbles);
+}
+inline IVec broadcast_word(const signed char* x) {
+  int word;
+  __builtin_memcpy(&word, x, 4);
+  return _mm512_set1_epi32(word);
+}
+
+// Per lane, the sum of code * x over 4 N columns; codes unsigned. Exact: the instruction sums in 32 bits.
+template <int kMax, int N>
+inline IVec dot_unsigned(const IVec (&w)[N], const signed char* x) {
+  IVec even = _mm512_setzero_si512(), odd = _mm512_setzero_si512();
+#pragma GCC unroll 8
+  for (int j = 0; j < N; j += 2) {
+    even = _mm512_dpbusd_epi32(even, w[j], broadcast_word(x + 4 * j));
+    odd = _mm512_dpbusd_epi32(odd, w[j + 1], broadcast_word(x + 4 * j + 4));
+  }
+  return _mm512_add_epi32(even, odd);
+}
+
+// Signed codes enter as unsigned ones that are 128 too large.
+constexpr int kSignedOffset = 128;
+template <int N>
+inline IVec dot_signed(const IVec (&w)[N], const signed char* x) {
+  return dot_unsigned<255>(w, x);
+}
+inline IVec signed_codes(IVec v) { return _mm512_xor_si512(v, _mm512_set1_epi8(static_cast<char>(0x80))); }
+
+template <int N>
+inline void scaled_sums(const int* sums, int factor, int* out) {
+  static_assert(N == 4 || N == 8);
+  if constexpr (N == 8) {
+    _mm256_store_si256(reinterpret_cast<__m256i*>(out),
+                       _mm256_mullo_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(sums)),
+                                          _mm256_set1_epi32(factor)));
+  } else {
+    _mm_store_si128(reinterpret_cast<__m128i*>(out),
+                    _mm_mullo_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i_u*>(sums)), _mm_set1_epi32(factor)));
+  }
+}
+// Outputs of a panel that has `outputs` of its 16.
+inline void store_outputs(float* out, int outputs, int, Vec v) {
+  if (outputs == 16) {
+    store(out, v);
+  } else {
+    store_partial(out, outputs, v);
+  }
+}
+// Rounds 16 values times `inverse` to codes and returns their sum.
+inline int store_codes(signed char* out, const float* values, Vec inverse) {
+  const IVec codes = _mm512_cvtps_epi32(_mm512_mul_ps(load(values), inverse));
+  _mm_storeu_si128(reinterpret_cast<__m128i_u*>(out), _mm512_cvtsepi32_epi8(codes));
+  return _mm512_reduce_add_epi32(codes);
+}
+
+#include "kernels/generic/panels.inl.h"
 #include "kernels/generic/vector_math.inl.h"
 
 }  // namespace

@@ -1,11 +1,17 @@
 // The members of a Kernels table after its name, from the functions of the generic files. A fragment of an initialiser,
 // which clang-format does not know how to lay out.
 // clang-format off
-    .matmul = {
-#define CARPOOL_FORMAT(id, name, dtype, elements, bytes) matmul<Weights##id>,
+    .product_float = {
+#define CARPOOL_FORMAT(id, ...) product_float<Float##id>,
 #include "tensor/formats.def"
 #undef CARPOOL_FORMAT
     },
+    .product_int8 = {
+#define CARPOOL_FORMAT(id, ...) int8_of<Int8##id>,
+#include "tensor/formats.def"
+#undef CARPOOL_FORMAT
+    },
+    .quantize = quantize,
     .dot = dot,
     .axpy = axpy,
     .rms_norm = rms_norm,

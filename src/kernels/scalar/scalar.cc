@@ -1,11 +1,14 @@
 // The scalar table: plain C++ that says what every other table must compute, and the oracle of their tests.
 //
-// Sums run in eight interleaved partial sums (k mod 8), added in a fixed tree at the end: more exact than one long
-// chain, and still independent of how many rows or columns share a call. Weights are read byte-wise, because a mapped
-// file aligns them to nothing. Does not use intrinsics; what the compiler makes of it is baseline code.
+// Products sum in the order that kernels.h fixes, so they have the same bits as those of every other table; the vector
+// functions sum in eight interleaved partial sums (k mod 8), added in a fixed tree at the end. Does not use intrinsics;
+// what the compiler makes of it is baseline code.
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <vector>
 
+#include "kernels/scalar/sub_blocks.h"
 #include "kernels/tables.h"
 
 namespace carpool {
@@ -13,48 +16,88 @@ namespace {
 
 constexpr int kLanes = 8;
 
-struct LoadF32 {
-  static constexpr int kBytes = 4;
-  static float at(const std::byte* row, int64_t k) {
-    float value;
-    std::memcpy(&value, row + k * kBytes, kBytes);
-    return value;
-  }
-};
-
-struct LoadBF16 {
-  static constexpr int kBytes = 2;
-  static float at(const std::byte* row, int64_t k) {
-    uint16_t bits;
-    std::memcpy(&bits, row + k * kBytes, kBytes);
-    return bf16_to_float(bits);
-  }
-};
-
 float sum_lanes(const float* s) { return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7])); }
 
-template <class Load>
-float dot_row(const float* x, const std::byte* w, int64_t n) {
-  float sum[kLanes] = {};
-  int64_t k = 0;
-  for (; k + kLanes <= n; k += kLanes) {
-    for (int i = 0; i < kLanes; ++i) sum[i] += x[k + i] * Load::at(w, k + i);
+// The panel's row as floats without the view's scale, and the product as kernels.h orders its sums.
+void product_float(const PanelProduct& p) {
+  static thread_local std::vector<float> row;  // grows to the widest matrix and stays
+  row.resize(static_cast<size_t>(p.w->cols));
+  PanelView plain = *p.w;
+  plain.scale[0] = plain.scale[1] = 1.0f;
+  for (int64_t r = kPanelRows * p.begin; r < kPanelRows * p.end && r < p.w->rows; ++r) {
+    unpack_row(plain, r, row.data());
+    for (int m = 0; m < p.rows; ++m) {
+      const auto* x = static_cast<const float*>(p.x[m]);
+      float sum[4] = {};
+      for (size_t k = 0; k < row.size(); ++k) sum[k % 4] = std::fma(x[k], row[k], sum[k % 4]);
+      p.y[m][r - kPanelRows * p.begin] = ((sum[0] + sum[1]) + (sum[2] + sum[3])) * p.w->scale[r / kPanelRows % 2];
+    }
   }
-  for (int i = 0; k < n; ++k, ++i) sum[i] += x[k] * Load::at(w, k);
-  return sum_lanes(sum);
 }
 
-template <class Load>
-void matmul(const float* const* x, int rows, const WeightView& w, int64_t begin, int64_t end, float* const* y) {
-  const auto* weights = static_cast<const std::byte*>(w.data);
-  for (int64_t n = begin; n < end; ++n) {
-    const std::byte* row = weights + n * w.cols * Load::kBytes;
-    for (int m = 0; m < rows; ++m) y[m][n] = dot_row<Load>(x[m], row, w.cols);
+void product_int8(const PanelProduct& p) {
+  const int64_t k = p.w->cols, columns = sub_block_columns(p.w->format);
+  const QuantizedRow layout(k);
+  for (int64_t r = kPanelRows * p.begin; r < kPanelRows * p.end && r < p.w->rows; ++r) {
+    const auto* panel = reinterpret_cast<const uint8_t*>(p.w->panel(r / kPanelRows));
+    for (int m = 0; m < p.rows; ++m) p.y[m][r - kPanelRows * p.begin] = 0;
+    for (int m = 0; m < p.rows; ++m) {
+      const auto* x = static_cast<const std::byte*>(p.x[m]);
+      const auto* codes = reinterpret_cast<const int8_t*>(x);
+      const auto* scales = reinterpret_cast<const float*>(x + layout.scales);
+      float total = 0, part = 0;
+      for (int64_t s = 0; s < k / columns; ++s) {
+        const SubBlock w = read_sub_block(p.w->format, panel, s, static_cast<int>(r % kPanelRows));
+        int product = 0, sum = 0;
+        for (int c = 0; c < columns; ++c) {
+          product += w.codes[c] * codes[s * columns + c];
+          sum += codes[s * columns + c];
+        }
+        part = std::fma(static_cast<float>(product), w.scale, part);
+        if (p.w->format == Format::kQ4_K) part = std::fma(-w.minimum, static_cast<float>(sum), part);
+        const int64_t done = (s + 1) * columns;
+        if (done % kActivationBlock != 0 && done != k) continue;
+        total = std::fma(part, scales[(done - 1) / kActivationBlock], total);
+        part = 0;
+      }
+      p.y[m][r - kPanelRows * p.begin] = total * p.w->scale[r / kPanelRows % 2];
+    }
+  }
+}
+
+void quantize(const float* x, int64_t k, int64_t begin, int64_t end, std::byte* out) {
+  const QuantizedRow layout(k);
+  auto* codes = reinterpret_cast<int8_t*>(out);
+  auto* sums16 = reinterpret_cast<int32_t*>(out + layout.sums16);
+  auto* sums32 = reinterpret_cast<int32_t*>(out + layout.sums32);
+  for (int64_t b = begin; b < end; ++b) {
+    const auto at = [&](int64_t i) { return b * kActivationBlock + i < k ? x[b * kActivationBlock + i] : 0.0f; };
+    float largest = 0;
+    bool finite = true;
+    for (int i = 0; i < kActivationBlock; ++i) {
+      largest = std::fmax(largest, std::fabs(at(i)));
+      finite = finite && std::isfinite(at(i));
+    }
+    const bool none = largest < kActivationZero;
+    const float inverse = none ? 0.0f : 127.0f / largest;
+    float scale = none ? 0.0f : largest / 127.0f;
+    if (!finite) scale = std::numeric_limits<float>::quiet_NaN();
+    std::memcpy(out + layout.scales + static_cast<size_t>(b) * sizeof(float), &scale, sizeof(float));
+    for (int i = 0; i < kActivationBlock; ++i) {
+      const int code = finite ? static_cast<int>(std::nearbyint(at(i) * inverse)) : 0;
+      codes[b * kActivationBlock + i] = static_cast<int8_t>(code);
+      if (i % 16 == 0) sums16[8 * b + i / 16] = 0;
+      if (i % 32 == 0) sums32[4 * b + i / 32] = 0;
+      sums16[8 * b + i / 16] += code;
+      sums32[4 * b + i / 32] += code;
+    }
   }
 }
 
 float dot(const float* a, const float* b, int n) {
-  return dot_row<LoadF32>(a, reinterpret_cast<const std::byte*>(b), n);
+  float sum[kLanes] = {};
+  for (int i = 0; i < n; ++i) sum[i % kLanes] += a[i] * b[i];
+  return sum_lanes(sum);
 }
 
 void axpy(float a, const float* x, float* y, int n) {
@@ -86,12 +129,19 @@ void softmax(float* x, int n) {
 
 constinit const Kernels kScalarKernels = {
     .name = "scalar",
-    .matmul =
+    .product_float =
         {
-#define CARPOOL_FORMAT(id, name, dtype, elements, bytes) matmul<Load##id>,
+#define CARPOOL_FORMAT(id, ...) product_float,
 #include "tensor/formats.def"
 #undef CARPOOL_FORMAT
         },
+    .product_int8 =
+        {
+#define CARPOOL_FORMAT(id, ...) has_sub_blocks(Format::k##id) ? product_int8 : nullptr,
+#include "tensor/formats.def"
+#undef CARPOOL_FORMAT
+        },
+    .quantize = quantize,
     .dot = dot,
     .axpy = axpy,
     .rms_norm = rms_norm,

@@ -1,0 +1,154 @@
+// Products of int8 activations with block-quantised panels, and the quantisation of activations.
+//
+// Included inside the anonymous namespace of an instruction set's .cc file, after its vector vocabulary. A register holds
+// kLanes of a panel's 16 rows, four columns each, so a panel is worked on in kHalves parts. A sub-block, the columns that
+// share a weight scale, is summed exactly in integers; the order of the float sums above it is fixed by the column alone
+// (see kernels.h), so a row is a row and every instruction set gives the same bits. A format is a type Int8<id> with
+//   kColumns, kSubs, kBytes   columns of a sub-block, sub-blocks and bytes of a panel block
+//   kOffset                   what an unsigned code is too large; kMinimum: whether a minimum is taken away per sub-block
+//   codes(block, s, h, w), scale(block, s, h), minimum(block, s, h)
+//   dot(w, x)                 per lane, the sum over the sub-block of code * x
+
+constexpr int kHalves = 16 / kLanes;
+constexpr int kPrefetchBytes = 3072;  // how far the stream runs ahead of the arithmetic
+
+// The parts of a quantised row; the offsets are those of QuantizedRow, computed by the caller.
+struct Int8Row {
+  const signed char* codes;
+  const int* sums;  // of 16 or 32 codes, whichever the format's sub-blocks are
+  const float* scales;
+};
+
+inline int load_int(const void* p) {
+  int value;
+  __builtin_memcpy(&value, p, 4);
+  return value;
+}
+
+// acc[h][m] of one panel for M rows. `ahead` is the prefetch of what lies kPrefetchBytes after each byte worked on; the
+// stream jumps from `end` to `next`.
+template <class F, int M, bool kAhead>
+inline void int8_panel(const unsigned char* panel, long cols, const Int8Row* x, const unsigned char* end,
+                       const unsigned char* next, float* const* out, int outputs, Vec scale) {
+  constexpr int kGroupSubs = 128 / F::kColumns;
+  constexpr int kSubBytes = F::kBytes / F::kSubs;
+  Vec acc[kHalves][M];
+#pragma GCC unroll 2
+  for (int h = 0; h < kHalves; ++h) {
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) acc[h][m] = zero();
+  }
+  const long subs = cols / F::kColumns;
+  for (long first = 0, g = 0; first < subs; first += kGroupSubs, ++g) {
+    const int count = subs - first < kGroupSubs ? static_cast<int>(subs - first) : kGroupSubs;
+    alignas(64) int corrections[M][kGroupSubs];
+    if constexpr (F::kOffset != 0) {
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m) scaled_sums<kGroupSubs>(x[m].sums + first, F::kOffset, corrections[m]);
+    }
+#pragma GCC unroll 2
+    for (int h = 0; h < kHalves; ++h) {
+      Vec part[M];
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m) part[m] = zero();
+      for (int s = 0; s < count; ++s) {
+        const long sub = first + s;
+        const unsigned char* block = panel + sub / F::kSubs * F::kBytes;
+        const int in_block = static_cast<int>(sub % F::kSubs);
+        if constexpr (kAhead) {
+          const unsigned char* at = block + in_block * kSubBytes + kPrefetchBytes;
+          if (at >= end) at = next + (at - end);
+#pragma GCC unroll 8
+          for (int i = h; i * 64 < kSubBytes + 63; i += kHalves) prefetch(at + i * 64);
+        }
+        IVec w[F::kColumns / 4];
+        F::codes(block, in_block, h, w);
+        const Vec d = F::scale(block, in_block, h);
+        Vec low{};
+        if constexpr (F::kMinimum) low = F::minimum(block, in_block, h);
+#pragma GCC unroll 8
+        for (int m = 0; m < M; ++m) {
+          IVec sum = F::dot(w, x[m].codes + sub * F::kColumns);
+          if constexpr (F::kOffset != 0) sum = sub32(sum, set1_int(corrections[m][s]));
+          part[m] = fma(to_float(sum), d, part[m]);
+          if constexpr (F::kMinimum) part[m] = fnma(low, to_float(set1_int(x[m].sums[sub])), part[m]);
+        }
+      }
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m) acc[h][m] = fma(part[m], set1(x[m].scales[g]), acc[h][m]);
+    }
+  }
+#pragma GCC unroll 2
+  for (int h = 0; h < kHalves; ++h) {
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) store_outputs(out[m], outputs, h, mul(acc[h][m], scale));
+  }
+}
+
+template <class F>
+void product_int8(const PanelProduct& p) {
+  using Rows = void (*)(const unsigned char*, long, const Int8Row*, const unsigned char*, const unsigned char*,
+                        float* const*, int, Vec);
+  static constexpr Rows kRows[2][4] = {
+      {int8_panel<F, 1, false>, int8_panel<F, 2, false>, int8_panel<F, 3, false>, int8_panel<F, 4, false>},
+      {int8_panel<F, 1, true>, int8_panel<F, 2, true>, int8_panel<F, 3, true>, int8_panel<F, 4, true>}};
+  constexpr int kChunk = 64;  // rows whose pointers are laid out at once
+  const long cols = p.w->cols, blocks = (cols + 127) / 128;
+  const long sums = F::kColumns == 16 ? 128 * blocks : 128 * blocks + 32 * blocks;
+  const long scales = 128 * blocks + 32 * blocks + 16 * blocks;
+  const long panel_bytes = (cols + F::kColumns * F::kSubs - 1) / (F::kColumns * F::kSubs) * F::kBytes;
+  const auto* weights = reinterpret_cast<const unsigned char*>(p.w->data);
+  const unsigned char* end = weights + p.end * panel_bytes;
+  const auto* next = p.next ? static_cast<const unsigned char*>(p.next) : end - kPrefetchBytes;
+  for (int chunk = 0; chunk < p.rows; chunk += kChunk) {
+    const int count = p.rows - chunk < kChunk ? p.rows - chunk : kChunk;
+    Int8Row rows[kChunk];
+    for (int m = 0; m < count; ++m) {
+      const auto* row = static_cast<const unsigned char*>(p.x[chunk + m]);
+      rows[m] = {reinterpret_cast<const signed char*>(row), reinterpret_cast<const int*>(row + sums),
+                 reinterpret_cast<const float*>(row + scales)};
+    }
+    for (long n = p.begin; n < p.end; ++n) {
+      const long left = p.w->rows - 16 * n;
+      const int outputs = left < 16 ? static_cast<int>(left) : 16;
+      for (int m = 0; m < count;) {
+        const int blocks_left = (count - m + 3) / 4;
+        const int take = (count - m + blocks_left - 1) / blocks_left;  // 5 rows = 3 + 2, not 4 + 1
+        float* out[4];
+        for (int i = 0; i < take; ++i) out[i] = p.y[chunk + m + i] + 16 * (n - p.begin);
+        kRows[chunk == 0 && m == 0][take - 1](weights + n * panel_bytes, cols, rows + m, end, next, out, outputs,
+                                              set1(p.w->scale[n & 1]));
+        m += take;
+      }
+    }
+  }
+}
+
+// See tensor/activations.h.
+void quantize(const float* x, int64_t k, int64_t begin, int64_t end, std::byte* out) {
+  const long blocks = (k + 127) / 128;
+  auto* codes = reinterpret_cast<signed char*>(out);
+  auto* sums16 = reinterpret_cast<int*>(codes + 128 * blocks);
+  int* sums32 = sums16 + 8 * blocks;
+  auto* scales = reinterpret_cast<float*>(sums32 + 4 * blocks);
+  for (long b = begin; b < end; ++b) {
+    alignas(64) float padded[128];
+    const float* values = x + 128 * b;
+    if (const long left = k - 128 * b; left < 128) {
+      for (int i = 0; i < 128; ++i) padded[i] = i < left ? values[i] : 0.0f;
+      values = padded;
+    }
+    Vec top = zero(), finite = zero();
+    for (int i = 0; i < 128; i += kLanes) {
+      const Vec v = load(values + i);
+      top = max(abs_vec(v), top);
+      finite = fma(v, zero(), finite);  // 0, or NaN once a value is not finite
+    }
+    const float largest = reduce_max(top);
+    const bool none = !(largest >= 1e-30f);
+    const Vec inverse = set1(none ? 0.0f : 127.0f / largest);
+    scales[b] = (none ? 0.0f : largest / 127.0f) + reduce_add(finite);
+    for (int i = 0; i < 128; i += 16) sums16[8 * b + i / 16] = store_codes(codes + 128 * b + i, values + i, inverse);
+    for (int i = 0; i < 4; ++i) sums32[4 * b + i] = sums16[8 * b + 2 * i] + sums16[8 * b + 2 * i + 1];
+  }
+}

@@ -1,0 +1,55 @@
+// Everything that multiplies with panels: what the formats share, one file per format, and the two products.
+//
+// Included inside the anonymous namespace of an instruction set's .cc file, after its vector vocabulary. A new format is
+// one more #include here, beside its line in formats.def. Panel layouts: tensor/panels.h.
+
+// Group g of a run of nibble pairs: columns 4 g..4 g + 3, the low nibbles of pair g / 2 for even g, else the high ones.
+inline IVec nibbles(const unsigned char* block, int g, int h) {
+  const IVec pair = load_bytes(block + 64 * (g / 2) + 4 * kLanes * h);
+  return and_bytes(g % 2 == 0 ? pair : shift_right16<4>(pair), 15);
+}
+
+template <int N>
+inline void nibble_codes(const unsigned char* block, int h, IVec (&w)[N]) {
+#pragma GCC unroll 8
+  for (int j = 0; j < N; j += 2) {
+    const IVec pair = load_bytes(block + 32 * j + 4 * kLanes * h);
+    w[j] = and_bytes(pair, 15);
+    w[j + 1] = and_bytes(shift_right16<4>(pair), 15);
+  }
+}
+
+// The four bytes of each word, less `offset`, as floats times `scale`.
+inline void scaled_bytes(IVec words, int offset, Vec scale, Vec* w) {
+  w[0] = mul(to_float(sub32(byte_of<0>(words), set1_int(offset))), scale);
+  w[1] = mul(to_float(sub32(byte_of<1>(words), set1_int(offset))), scale);
+  w[2] = mul(to_float(sub32(byte_of<2>(words), set1_int(offset))), scale);
+  w[3] = mul(to_float(sub32(byte_of<3>(words), set1_int(offset))), scale);
+}
+
+#include "kernels/generic/panel_int8.inl.h"
+//
+#include "kernels/generic/panel_float.inl.h"
+//
+#include "kernels/generic/bf16.inl.h"
+#include "kernels/generic/f16.inl.h"
+#include "kernels/generic/f32.inl.h"
+#include "kernels/generic/fp8.inl.h"
+#include "kernels/generic/mxfp4.inl.h"
+#include "kernels/generic/nvfp4.inl.h"
+#include "kernels/generic/q4_0.inl.h"
+#include "kernels/generic/q4_k.inl.h"
+#include "kernels/generic/q6_k.inl.h"
+#include "kernels/generic/q8_0.inl.h"
+
+// The formats whose codes are no integers.
+struct NotInt8 {};
+using Int8F32 = NotInt8;
+using Int8BF16 = NotInt8;
+using Int8F16 = NotInt8;
+using Int8FP8 = NotInt8;
+
+template <class F>
+constexpr PanelKernel int8_of = product_int8<F>;
+template <>
+constexpr PanelKernel int8_of<NotInt8> = nullptr;
