@@ -102,6 +102,21 @@ TEST(Format, EveryFormatHasANameAndIsFoundByItsSafetensorsName) {
   EXPECT_EQ(format_names(), all);
 }
 
+TEST(Format, EveryFormatIsFoundByItsNameAndByItsGgufType) {
+  for (int i = 0; i < kFormatCount; ++i) {
+    const auto format = static_cast<Format>(i);
+    ASSERT_NE(format_of_name(info(format).name), nullptr);
+    EXPECT_EQ(*format_of_name(info(format).name), format);
+    if (info(format).gguf_type < 0) continue;
+    ASSERT_NE(format_of_gguf(info(format).gguf_type), nullptr);
+    EXPECT_EQ(*format_of_gguf(info(format).gguf_type), format);
+  }
+  for (const int64_t type : {int64_t{-1}, int64_t{3}, int64_t{1000}, (int64_t{1} << 32) + 1}) {
+    EXPECT_EQ(format_of_gguf(type), nullptr) << type;
+  }
+  for (const char* name : {"", "F32", "f3", "f32 ", "q4"}) EXPECT_EQ(format_of_name(name), nullptr) << name;
+}
+
 TEST(Format, UnknownSafetensorsNamesAreNotFormats) {
   for (const char* name : {"", "bf16", "BF1", "BF160", "I64", "BOOL"}) {
     EXPECT_EQ(format_of_safetensors(name), nullptr) << name;
@@ -110,16 +125,27 @@ TEST(Format, UnknownSafetensorsNamesAreNotFormats) {
 
 TEST(WeightView, RowsLieOneAfterAnother) {
   const std::vector<uint16_t> data(15);
-  const WeightView view{Format::kBF16, data.data(), 3, 5};
+  const WeightView view{.format = Format::kBF16, .data = data.data(), .rows = 3, .cols = 5};
   EXPECT_EQ(view.row_bytes(), 10u);
   EXPECT_EQ(view.bytes(), 30u);
   EXPECT_EQ(view.row(0), data.data());
   EXPECT_EQ(view.row(2), data.data() + 10);
 }
 
+TEST(WeightView, RowsOfNibblesWithScalesApartAreHalfAByteAColumn) {
+  const std::vector<uint8_t> data(3 * 48), scales(3 * 6);
+  WeightView view{.format = Format::kNVFP4, .data = data.data(), .rows = 3, .cols = 64};
+  EXPECT_EQ(view.row_bytes(), 36u);
+  view.cols = 96, view.scales = scales.data();
+  EXPECT_EQ(view.row_bytes(), 48u);
+  EXPECT_EQ(view.bytes(), data.size());
+  view.format = Format::kFP8;  // scales of blocks do not change a row
+  EXPECT_EQ(view.row_bytes(), 96u);
+}
+
 TEST(DecodeRow, GivesTheFloatsOfAFloat32RowBitForBit) {
   const std::vector<float> data = {1.5f, -0.0f, float_of(0x7fc01234), 3e38f, float_of(1), -7.0f};
-  const WeightView view{Format::kF32, data.data(), 2, 3};
+  const WeightView view{.format = Format::kF32, .data = data.data(), .rows = 2, .cols = 3};
   for (int64_t r = 0; r < 2; ++r) {
     std::vector<float> out(4, 42.0f);
     decode_row(view, r, out.data());
@@ -130,7 +156,7 @@ TEST(DecodeRow, GivesTheFloatsOfAFloat32RowBitForBit) {
 
 TEST(DecodeRow, GivesTheValuesOfABfloat16Row) {
   const std::vector<uint16_t> data = {0x3f80, 0xc000, 0x0001, 0x7f80, 0x4049, 0x8000};
-  const WeightView view{Format::kBF16, data.data(), 2, 3};
+  const WeightView view{.format = Format::kBF16, .data = data.data(), .rows = 2, .cols = 3};
   for (int64_t r = 0; r < 2; ++r) {
     std::vector<float> out(4, 42.0f);
     decode_row(view, r, out.data());
@@ -147,14 +173,14 @@ TEST(DecodeRow, AcceptsBytesAtAnyAddress) {
   for (int i = 0; i < kFormatCount; ++i) {
     const auto format = static_cast<Format>(i);
     const int64_t cols = 2 * info(format).block_elements;
-    const WeightView shape{format, nullptr, 2, cols};
+    const WeightView shape{.format = format, .rows = 2, .cols = cols};
     std::vector<std::byte> bytes(shape.bytes());
     for (size_t b = 0; b < bytes.size(); ++b) bytes[b] = static_cast<std::byte>(b * 37 + 11);
     std::vector<std::byte> shifted(bytes.size() + 1);
     std::memcpy(shifted.data() + 1, bytes.data(), bytes.size());
     std::vector<float> aligned_out(static_cast<size_t>(cols)), shifted_out(static_cast<size_t>(cols));
-    decode_row({format, bytes.data(), 2, cols}, 1, aligned_out.data());
-    decode_row({format, shifted.data() + 1, 2, cols}, 1, shifted_out.data());
+    decode_row({.format = format, .data = bytes.data(), .rows = 2, .cols = cols}, 1, aligned_out.data());
+    decode_row({.format = format, .data = shifted.data() + 1, .rows = 2, .cols = cols}, 1, shifted_out.data());
     EXPECT_EQ(std::memcmp(aligned_out.data(), shifted_out.data(), aligned_out.size() * sizeof(float)), 0);
   }
 }
