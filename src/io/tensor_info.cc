@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "io/dtype.h"
+#include "tensor/format.h"
 
 namespace carpool {
 namespace {
@@ -34,11 +35,53 @@ NonFinite scan(const std::byte* data, size_t n, Word mask, Word pattern) {
   return result;
 }
 
+// The scales in a stored block: `count` of `bytes` bytes each from byte `offset` on, bad as in DtypeInfo.
+struct BlockScales {
+  Format format;
+  size_t offset, count, bytes;
+  uint16_t mask, pattern;
+};
+constexpr BlockScales kBlockScales[] = {
+    {Format::kQ8_0, 0, 1, 2, 0x7c00, 0x7c00},   {Format::kQ4_0, 0, 1, 2, 0x7c00, 0x7c00},
+    {Format::kNVFP4, 0, 4, 1, 0x7f, 0x7f},      {Format::kMXFP4, 0, 1, 1, 0xff, 0xff},
+    {Format::kQ4_K, 0, 2, 2, 0x7c00, 0x7c00},  // the scale and the scale of the minima, both for the whole block
+    {Format::kQ6_K, 208, 1, 2, 0x7c00, 0x7c00},
+};
+
+// Counts the elements of blocks that a scale spoils. Two scales of Q4_K multiply the same 256 elements.
+NonFinite scan_blocks(const TensorInfo& tensor, const BlockScales& scales) {
+  const FormatInfo& format = info(scales.format);
+  const bool shared = scales.format == Format::kQ4_K;
+  const size_t per_block = static_cast<size_t>(format.block_elements);
+  const size_t spoiled = shared ? per_block : per_block / scales.count;
+  NonFinite result;
+  const size_t blocks = tensor.bytes / static_cast<size_t>(format.block_bytes);
+  for (size_t b = 0; b < blocks; ++b) {
+    const std::byte* at = tensor.data + b * static_cast<size_t>(format.block_bytes) + scales.offset;
+    for (size_t i = 0; i < scales.count; ++i) {
+      uint16_t bits = 0;
+      std::memcpy(&bits, at + i * scales.bytes, scales.bytes);  // little-endian
+      if ((bits & scales.mask) != scales.pattern) continue;
+      if (result.count == 0) result.first_index = static_cast<int64_t>(b * per_block + (shared ? 0 : i * spoiled));
+      result.count += spoiled;
+      if (shared) break;
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 NonFinite scan_non_finite(const TensorInfo& tensor) {
   const DtypeInfo* dtype = find_dtype(tensor.dtype);
-  CARPOOL_CHECK(dtype != nullptr);
+  if (dtype == nullptr) {
+    const Format* format = format_of_name(tensor.dtype);
+    CARPOOL_CHECK(format != nullptr);
+    for (const BlockScales& scales : kBlockScales) {
+      if (scales.format == *format) return scan_blocks(tensor, scales);
+    }
+    check_failed(__FILE__, __LINE__, "every format made of blocks says where its scales are");
+  }
   if (dtype->non_finite_mask == 0) return {};
   const size_t n = tensor.bytes * 8 / static_cast<size_t>(dtype->bits);
   const uint64_t mask = dtype->non_finite_mask, pattern = dtype->non_finite_pattern;

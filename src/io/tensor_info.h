@@ -1,6 +1,6 @@
 // One named tensor of a weight file: where its bytes lie and what the file says they are.
 //
-// What every reader of weight files (safetensors today) produces and what the model loader consumes. Points
+// What every reader of weight files (safetensors, GGUF) produces and what the model loader consumes. Points
 // into a MappedFile and owns no bytes. Also: the check that a tensor holds only finite numbers.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace carpool {
 
 struct TensorInfo {
   std::string name;
-  std::string dtype;                // a name of io/dtype.h, "BF16"
+  std::string dtype;                // a name of io/dtype.h, "BF16", or of a format made of blocks (tensor/format.h)
   std::vector<int64_t> shape;       // every entry >= 0; the product times the width of dtype is `bytes`
   const std::byte* data = nullptr;  // not aligned to the element in every file: read it with memcpy or unaligned loads
   size_t bytes = 0;
@@ -27,7 +27,8 @@ struct NonFinite {
 };
 
 // Counts NaN and infinities of a float tensor (F64, F32, F16, BF16, F8 types). Types without such patterns
-// (integers, F4, F6) and C64, which no model uses, give zero. Reads every byte once; no allocation.
+// (integers, F4, F6) and C64, which no model uses, give zero. Of formats made of blocks the scales are examined, and
+// every element that a bad scale multiplies counts. Reads every byte once; no allocation.
 NonFinite scan_non_finite(const TensorInfo& tensor);
 
 }  // namespace carpool

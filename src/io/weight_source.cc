@@ -1,4 +1,4 @@
-// Reading the index, opening the shards, and the checks between them.
+// Reading the index, opening the shards, and the checks between them; tensors of GGUF files under their other names.
 #include "io/weight_source.h"
 
 #include <fmt/format.h>
@@ -17,6 +17,7 @@ constexpr std::string_view kSingleName = "model.safetensors";
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 constexpr size_t kIndexBytes = 100'000'000;
 constexpr size_t kShardLimit = 10'000;
+constexpr size_t kTensorLimit = size_t{1} << 20;
 constexpr size_t kListed = 10;  // differences spelled out in one message
 
 // Collects what is wrong and turns it into one sentence: the first ten and the total.
@@ -179,6 +180,54 @@ WeightSource WeightSource::open(const std::string& model_dir) {
   if (index.total_size >= 0 && static_cast<uint64_t>(index.total_size) != source.total_bytes_) {
     throw Error(ErrorKind::kMalformed, fmt::format("{}: \"metadata\": \"total_size\": {} bytes, the shards hold {}",
                                                    where, index.total_size, source.total_bytes_));
+  }
+  return source;
+}
+
+void WeightSource::add(const GgufTensor& tensor, const GgufPlace& place) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorKind::kMalformed,
+                fmt::format("{}: tensor {} at byte {}: {}", where_, quoted(tensor.name), tensor.file_offset, what));
+  };
+  const FormatInfo& format = info(tensor.format);
+  const int64_t slices = place.sliced ? tensor.shape[0] : 1;
+  if (static_cast<size_t>(slices) > kTensorLimit - std::min(tensors_.size(), kTensorLimit)) {
+    refuse(fmt::format("{} slices, the limit is {} tensors in all", slices, kTensorLimit));
+  }
+  TensorInfo t;
+  t.dtype = format.safetensors_name.empty() ? format.name : format.safetensors_name;
+  t.shape.assign(tensor.shape.begin() + (place.sliced ? 1 : 0), tensor.shape.end());
+  t.bytes = tensor.bytes.size() / static_cast<size_t>(slices);
+  t.shard = tensor.part;
+  if (place.scalar) {
+    if (t.shape.size() > 1 || (t.shape.size() == 1 && t.shape[0] != 1)) {
+      refuse(fmt::format("must be one number{}, has shape [{}]", place.sliced ? " per expert" : "",
+                         fmt::join(tensor.shape, ", ")));
+    }
+    t.shape.clear();
+  }
+  for (int64_t i = 0; i < slices; ++i) {
+    const size_t offset = static_cast<size_t>(i) * t.bytes;
+    t.name = place.sliced ? fmt::format("{}{}{}", place.before, i, place.after) : place.before + place.after;
+    t.data = tensor.bytes.data() + offset;
+    t.file_offset = tensor.file_offset + offset;
+    total_bytes_ += t.bytes;
+    tensors_.push_back(t);
+  }
+}
+
+WeightSource WeightSource::of_gguf(GgufSet files, const GgufNaming& naming) {
+  WeightSource source(files.where());
+  for (GgufFile& file : files.files()) {
+    for (const GgufTensor& t : file.tensors()) source.add(t, naming(t));
+    source.shards_.push_back(file.release_file());
+  }
+  source.index_names();
+  const auto& names = source.by_name_;
+  for (size_t i = 1; i < names.size(); ++i) {
+    const TensorInfo& t = source.tensors_[names[i]];
+    if (t.name != source.tensors_[names[i - 1]].name) continue;
+    throw Error(ErrorKind::kMalformed, fmt::format("{}: two tensors stand for {}", source.where_, quoted(t.name)));
   }
   return source;
 }

@@ -1,21 +1,34 @@
-// All weights of one model directory: one safetensors file, or an index and its shards.
+// All weights of one model: a safetensors file, an index and its shards, or GGUF files.
 //
-// Owns the mapped files and one list of tensors over them. open() succeeds only if every shard is there, whole,
+// Owns the mapped files and one list of tensors over them. Opening succeeds only if every shard is there, whole,
 // and the index and the shards agree in both directions, so that "loaded" never means "some of it". Does not
 // know which tensors a model needs: TensorReader of model/weights.h does, and reports what is missing or left over.
-// Read next: io/safetensors.h (one file), io/tensor_info.h (what it gives).
+// Tensors have the names and shapes of Hugging Face checkpoints whatever the files; what a GGUF tensor is called there
+// is told by the caller (model/gguf_names.h).
+// Read next: io/safetensors.h and io/gguf.h (one file), io/tensor_info.h (what they give).
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "io/gguf.h"
 #include "io/safetensors.h"
 #include "io/tensor_info.h"
 
 namespace carpool {
+
+// What a tensor of a GGUF file is called in a Hugging Face checkpoint: `before` and `after` put together, or, if
+// `sliced`, one tensor for each index of the outermost dimension, with that index between them (an expert's number).
+struct GgufPlace {
+  std::string before, after;
+  bool sliced = false;
+  bool scalar = false;  // one number; its shape becomes []
+};
+using GgufNaming = std::function<GgufPlace(const GgufTensor&)>;
 
 class WeightSource {
  public:
@@ -24,6 +37,11 @@ class WeightSource {
   // broken or short (every bad shard is listed), when index and shards differ (the first ten differences and
   // their number), or when both a single file and an index of other files are present.
   static WeightSource open(const std::string& model_dir);
+
+  // The tensors of a GGUF model. TensorInfo::dtype is "F32", "F16" or "BF16", else the format's name (tensor/format.h).
+  // Throws kMalformed when slicing gives more than 2^20 tensors, a scalar has several elements, or two tensors get one
+  // name.
+  static WeightSource of_gguf(GgufSet files, const GgufNaming& naming);
 
   // The tensor named so, or nullptr. Valid while this object, or the one it was moved into, lives.
   const TensorInfo* find(std::string_view name) const;
@@ -39,6 +57,7 @@ class WeightSource {
  private:
   explicit WeightSource(std::string where) : where_(std::move(where)) {}
   void add(SafetensorsFile file);
+  void add(const GgufTensor& tensor, const GgufPlace& place);
   void index_names();
 
   std::string where_;  // escaped path, begins every message
