@@ -2,10 +2,8 @@
 #include "measure/ab.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <optional>
 
@@ -73,24 +71,6 @@ std::vector<Prompt> all_prompts(const Options& options, const std::vector<std::s
   const int tokens = std::min(kPromptTokens, options.ab.text.tokens);
   const Documents starts = read_starts(tokenizer, files, {kMostStarts, tokens}, options.ab.text.tokens);
   return distinct_prompts(std::move(prompts), starts, needed);
-}
-
-// An output that could not be written would be noticed only after minutes of measuring.
-void check_output(const std::string& path) {
-  namespace fs = std::filesystem;
-  if (path.empty() || path == "-") return;
-  std::error_code ignored;
-  const fs::path parent = fs::absolute(path, ignored).parent_path();
-  const bool there = fs::exists(path, ignored);
-  bool writable = fs::is_directory(parent, ignored) && !fs::is_directory(path, ignored);
-  if (writable && there && !fs::is_regular_file(path, ignored)) {
-    writable = access(path.c_str(), W_OK) == 0;  // opening a pipe would wait for its reader
-  } else if (writable) {
-    std::FILE* file = std::fopen(path.c_str(), "ab");
-    writable = file && std::fclose(file) == 0 && access(parent.c_str(), W_OK | X_OK) == 0;
-    if (file && !there) std::remove(path.c_str());
-  }
-  if (!writable) throw Error(ErrorKind::kCannotCreate, fmt::format("{}: cannot be written", escape(path, 400)));
 }
 
 void check_outputs(const Options& options) {

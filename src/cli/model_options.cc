@@ -204,6 +204,23 @@ void write_output(const std::string& path, const std::string& text) {
   replace_file(behind_links(path), text, there ? status.st_mode & 0777 : new_file_mode());
 }
 
+void check_output(const std::string& path) {
+  namespace fs = std::filesystem;
+  if (path.empty() || path == "-") return;
+  std::error_code ignored;
+  const fs::path parent = fs::absolute(path, ignored).parent_path();
+  const bool there = fs::exists(path, ignored);
+  bool writable = fs::is_directory(parent, ignored) && !fs::is_directory(path, ignored);
+  if (writable && there && !fs::is_regular_file(path, ignored)) {
+    writable = access(path.c_str(), W_OK) == 0;  // opening a pipe would wait for its reader
+  } else if (writable) {
+    std::FILE* file = std::fopen(path.c_str(), "ab");
+    writable = file && std::fclose(file) == 0 && access(parent.c_str(), W_OK | X_OK) == 0;
+    if (file && !there) std::remove(path.c_str());
+  }
+  if (!writable) throw Error(ErrorKind::kCannotCreate, fmt::format("{}: cannot be written", escape(path, 400)));
+}
+
 Progress::Progress(bool quiet) : on_(!quiet && isatty(STDERR_FILENO)), started_(now_seconds()) {}
 
 Progress::~Progress() {
