@@ -5,9 +5,9 @@
 "decode" cases: stored bytes and the float32 values that they mean; by gguf.quants.dequantize, and, for what GGUF files
 do not hold (ModelOpt's NVFP4, gpt-oss's MXFP4, FP8 with 128 x 128 scales), by the few lines of numpy below.
 "encode" cases: float32 values and the bytes that gguf.quants.quantize writes, for the formats where it has an encoder.
-Bytes are hex, floats little-endian float32. "checked" lists the rows whose values are given. Two bytes are left out
-because carpool makes NaN of them where the package does not: the MXFP4 scale 255 and the NVFP4 scale 0xff, which no
-encoder writes. The same versions and seed give the same bytes.
+Bytes are hex, floats little-endian float32. "checked" lists the rows whose values are given. The E2M1 code 8 is +0
+everywhere, as in gguf. Two bytes are left out because carpool makes NaN of them where the package does not: the MXFP4
+scale 255 and the NVFP4 scale 0xff, which no encoder writes. The same versions and seed give the same bytes.
 """
 import importlib.metadata
 import json
@@ -19,7 +19,6 @@ import numpy as np
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SEED = 20251130
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
-E2M1[8] = -0.0
 TYPES = {name: getattr(gguf.GGMLQuantizationType, name.upper())
          for name in ("f16", "bf16", "q8_0", "q4_0", "nvfp4", "mxfp4", "q4_k", "q6_k")}
 

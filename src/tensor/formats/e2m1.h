@@ -14,6 +14,11 @@ inline uint8_t e2m1_of(float value, float scale) {
   return static_cast<uint8_t>(code != 0 && value < 0 ? code | 8 : code);
 }
 
+// The value of a code in a block. The code 8 (-0) is +0, as in GGUF's tables of integers.
+inline float e2m1_value(int code, float scale) {
+  return code == 8 ? 0.0f * scale : e2m1_to_float(static_cast<uint8_t>(code)) * scale;
+}
+
 // Mean square of the 16 codes.
 inline constexpr float kE2M1MeanSquare = (0.25f + 1.0f + 2.25f + 4.0f + 9.0f + 16.0f + 36.0f) / 8.0f;
 

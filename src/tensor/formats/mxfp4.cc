@@ -23,14 +23,14 @@ void decode(const WeightView& view, int64_t r, float* out) {
       const float scale = e8m0_to_float(scales_of(view, r)[b]);
       for (int c = 0; c < kBlock; ++c) {
         const uint8_t byte = row[16 * b + c / 2];
-        out[c] = e2m1_to_float(c % 2 ? byte >> 4 : byte & 15) * scale * view.scale;
+        out[c] = e2m1_value(c % 2 ? byte >> 4 : byte & 15, scale) * view.scale;
       }
     } else {
       const uint8_t* block = row + kBlockBytes * b;
       const float scale = e8m0_to_float(block[0]);
       for (int c = 0; c < kBlock; ++c) {
         const uint8_t byte = block[1 + c % 16];
-        out[c] = e2m1_to_float(c < 16 ? byte & 15 : byte >> 4) * scale * view.scale;
+        out[c] = e2m1_value(c < 16 ? byte & 15 : byte >> 4, scale) * view.scale;
       }
     }
   }
@@ -93,8 +93,7 @@ void unpack(const PanelView& view, int64_t r, float* out) {
   for (int64_t b = 0; b < view.cols / kBlock; ++b, panel += kPanelBlock, out += kBlock) {
     const float scale = e8m0_to_float(panel[kScales + lane]);
     for (int c = 0; c < kBlock; ++c) {
-      const int code = panel_nibble(panel, lane, c);
-      out[c] = e2m1_to_float(static_cast<uint8_t>(code)) * scale * panel_scale(view, r);
+      out[c] = e2m1_value(panel_nibble(panel, lane, c), scale) * panel_scale(view, r);
     }
   }
 }

@@ -38,14 +38,14 @@ void decode(const WeightView& view, int64_t r, float* out) {
       const float scale = e4m3_to_float(scales_of(view, r)[b]);
       for (int c = 0; c < kBlock; ++c) {
         const uint8_t byte = row[8 * b + c / 2];
-        out[c] = e2m1_to_float(c % 2 ? byte >> 4 : byte & 15) * scale * view.scale;
+        out[c] = e2m1_value(c % 2 ? byte >> 4 : byte & 15, scale) * view.scale;
       }
     } else {
       const Gguf block = gguf_block(row, b);
       const float scale = e4m3_to_float(block.scale);
       for (int c = 0; c < kBlock; ++c) {
         const uint8_t byte = block.nibbles[c % 8];
-        out[c] = e2m1_to_float(c < 8 ? byte & 15 : byte >> 4) * scale * view.scale;
+        out[c] = e2m1_value(c < 8 ? byte & 15 : byte >> 4, scale) * view.scale;
       }
     }
   }
@@ -54,7 +54,7 @@ void decode(const WeightView& view, int64_t r, float* out) {
 float squared_error(const float* values, float scale) {
   float sum = 0;
   for (int i = 0; i < kBlock; ++i) {
-    const float error = values[i] - e2m1_to_float(e2m1_of(values[i], scale)) * scale;
+    const float error = values[i] - e2m1_value(e2m1_of(values[i], scale), scale);
     sum += error * error;
   }
   return sum;
@@ -125,8 +125,7 @@ void unpack(const PanelView& view, int64_t r, float* out) {
   for (int64_t b = 0; b < view.cols / kBlock; ++b, panel += kPanelBlock, out += kBlock) {
     const float scale = e4m3_to_float(panel[kScales + lane]);
     for (int c = 0; c < kBlock; ++c) {
-      const int code = panel_nibble(panel, lane, c);
-      out[c] = e2m1_to_float(static_cast<uint8_t>(code)) * scale * panel_scale(view, r);
+      out[c] = e2m1_value(panel_nibble(panel, lane, c), scale) * panel_scale(view, r);
     }
   }
 }
