@@ -1,10 +1,11 @@
 // Attention over a paged cache, one kv head at a time: the entries of a Kernels table and what they are given.
 //
-// Owns the order of every sum, which is a function of a row's position alone, so that a row's bits depend neither on the
-// chunk it came in, nor on its neighbours, nor on how work is cut. Positions 0..own are cut into spans of 512, spans into
-// tiles of 64, tiles into blocks of 16 (tensor/kv_block.h). For one query:
+// Owns the order of every sum, which is a function of a row's position alone, so that a row's bits depend neither on
+// the chunk it came in, nor on its neighbours, nor on how work is cut. Positions 0..own are cut into spans of 512,
+// spans into tiles of 64, tiles into blocks of 16 (tensor/kv_block.h). For one query:
 //   score     of a position: one chain of fused multiply-adds over the elements of q * scale and the key, ascending
-//   tile      its largest score raises the running maximum; what was summed before is scaled by e^(old - new); e^(score -
+//   tile      its largest score raises the running maximum; what was summed before is scaled by e^(old - new); e^(score
+//   -
 //             maximum) is added to one of 16 sums (position mod 16), ascending; values are added one position after
 //             the other, each element in a chain of its own
 //   span      starts from nothing; its 16 sums are added in a fixed tree when it ends

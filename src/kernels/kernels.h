@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/attention.h"
 #include "tensor/activations.h"
 #include "tensor/format.h"
 #include "tensor/panels.h"
@@ -45,6 +46,7 @@ struct Kernels {
   void (*rms_norm)(const float* x, const float* weight, float eps, float* y, int n) = nullptr;
   void (*silu_mul)(const float* gate, const float* up, float* y, int n) = nullptr;  // y = gate * sigmoid(gate) * up
   void (*softmax)(float* x, int n) = nullptr;                                       // in place; n >= 1; all finite
+  AttentionKernels attention;
 };
 
 // Tables this machine can run, slowest first; "scalar" is always there.

@@ -91,6 +91,9 @@ inline IVec widen_u8(const unsigned char* p) {
 inline IVec widen_s8(const unsigned char* p) {
   return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i_u*>(p)));
 }
+inline IVec widen_u16(const unsigned char* p) {
+  return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i_u*>(p)));
+}
 inline Vec as_float(IVec bits) { return _mm256_castsi256_ps(bits); }
 inline Vec load_f16(const unsigned char* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i_u*>(p)));
@@ -193,8 +196,16 @@ inline int store_codes(signed char* out, const float* values, Vec inverse) {
   return _mm_cvtsi128_si32(s);
 }
 
+// The first `count` lanes of `a`, 0 <= count <= 8, and the others of `b`.
+inline Vec choose_first(int count, Vec a, Vec b) { return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(first(count))); }
+
+// Attention: of 16 registers, so many are sums, and one holds what they are multiplied with.
+constexpr int kAttentionRows = 6, kAttentionSums = 12;
+
 #include "kernels/generic/panels.inl.h"
 #include "kernels/generic/vector_math.inl.h"
+// uses the exponential
+#include "kernels/generic/attention.inl.h"
 
 }  // namespace
 

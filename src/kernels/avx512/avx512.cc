@@ -91,6 +91,9 @@ inline IVec widen_u8(const unsigned char* p) {
 inline IVec widen_s8(const unsigned char* p) {
   return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i_u*>(p)));
 }
+inline IVec widen_u16(const unsigned char* p) {
+  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(p)));
+}
 inline Vec as_float(IVec bits) { return _mm512_castsi512_ps(bits); }
 inline Vec load_f16(const unsigned char* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(p)));
@@ -161,8 +164,16 @@ inline int store_codes(signed char* out, const float* values, Vec inverse) {
   return _mm512_reduce_add_epi32(codes);
 }
 
+// The first `count` lanes of `a`, 0 <= count < 16, and the others of `b`.
+inline Vec choose_first(int count, Vec a, Vec b) { return _mm512_mask_mov_ps(b, first(count), a); }
+
+// Attention: of 32 registers, so many are sums, and one holds what they are multiplied with.
+constexpr int kAttentionRows = 8, kAttentionSums = 24;
+
 #include "kernels/generic/panels.inl.h"
 #include "kernels/generic/vector_math.inl.h"
+// uses the exponential
+#include "kernels/generic/attention.inl.h"
 
 }  // namespace
 

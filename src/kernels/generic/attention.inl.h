@@ -267,8 +267,8 @@ inline void begin_span(const Work& w, float* records, int span) {
 inline void widen_tile(const Work& w, int start, int blocks, const float** keys, const float** values) {
   const AttentionTile& t = w.tile;
   for (int b = 0; b < blocks; ++b) {
-    const auto* k = reinterpret_cast<const unsigned char*>(t.base) +
-                    static_cast<size_t>(t.blocks[start / 16 + b]) * t.block_stride;
+    const auto* k =
+        reinterpret_cast<const unsigned char*>(t.base) + static_cast<size_t>(t.blocks[start / 16 + b]) * t.block_stride;
     const unsigned char* v = k + t.value_offset;
     if (t.format == KvFormat::kF32) {
       keys[b] = reinterpret_cast<const float*>(k);

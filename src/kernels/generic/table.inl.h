@@ -17,3 +17,4 @@
     .rms_norm = rms_norm,
     .silu_mul = silu_mul,
     .softmax = softmax,
+    .attention = {attention::rotate, attention::span, attention::merge, attention::finish},

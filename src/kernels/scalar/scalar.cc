@@ -8,6 +8,7 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/scalar/attention.h"
 #include "kernels/scalar/sub_blocks.h"
 #include "kernels/tables.h"
 
@@ -147,6 +148,7 @@ constinit const Kernels kScalarKernels = {
     .rms_norm = rms_norm,
     .silu_mul = silu_mul,
     .softmax = softmax,
+    .attention = {scalar::rotate, scalar::attention_span, scalar::attention_merge, scalar::attention_finish},
 };
 
 }  // namespace carpool

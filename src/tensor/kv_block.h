@@ -1,0 +1,45 @@
+// One block of the key-value cache: the keys and values of 16 consecutive positions of one kv head, and their bytes.
+//
+// Owns the element formats, the layout and the slow way in and out; fast arithmetic on it is kernels/generic/attention.
+// Keys lie transposed, so that one vector holds the same element of 8 or 16 positions and a score needs no sum across
+// lanes; values lie in chunks of 16 elements, so that a weighted sum walks 64 bytes at a time:
+//   keys    [head_dim][16 positions]
+//   values  [ceil(head_dim / 16) chunks][16 positions][16 elements], elements past head_dim are zeros
+// F32 keeps every bit; BF16 rounds to nearest even. Q8 is int8 times a scale that 32 consecutive elements of one
+// position share (the last group may be shorter): bfloat16, the largest magnitude / 127 rounded up, in a table
+// [groups][16 positions] before the bytes. A group with NaN or infinity gets the scale NaN, so that the fault stays
+// visible. Keys and values each start at a multiple of 64 bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace carpool {
+
+enum class KvFormat : uint8_t { kF32, kBF16, kQ8 };
+
+inline constexpr int kKvPositions = 16;   // of a block
+inline constexpr int kKvChunk = 16;       // elements of a value that lie together
+inline constexpr int kKvScaleGroup = 32;  // elements that share a scale of Q8
+
+// "f32", "bf16", "q8".
+std::string_view name(KvFormat format);
+
+// Where things are in a block of `head_dim` >= 1 elements per position.
+struct KvBlock {
+  KvBlock() = default;
+  KvBlock(KvFormat format, int head_dim);
+
+  KvFormat format = KvFormat::kF32;
+  int head_dim = 0;
+  size_t value_offset = 0;  // bytes from the keys to the values
+  size_t bytes = 0;         // keys and values
+
+  // Writes key and value [head_dim] of the position `slot` in [0, 16).
+  void store(std::byte* block, int slot, const float* key, const float* value) const;
+  // Reads them back as the numbers that attention must compute with.
+  void load(const std::byte* block, int slot, float* key, float* value) const;
+};
+
+}  // namespace carpool
