@@ -22,22 +22,15 @@ void encode(const float* values, int64_t cols, void* out) {
   for (int64_t c = 0; c < cols; ++c) store(bytes_of(out) + 2 * c, float_to_bf16(values[c]));
 }
 
-// As pack_elements of 32-bit elements, with a last half.
+// Words of two columns; where their number is odd, the last word has one.
 void pack(const WeightView& view, int64_t p, std::byte* out) {
-  constexpr int64_t kTile = 16;  // words: 64 bytes
-  const int64_t words = (view.cols + 1) / 2, whole = view.cols / 2;
-  for (int64_t first = 0; first < words; first += kTile) {
-    const int64_t end = std::min(first + kTile, words);
-    for (int r = 0; r < kPanelRows; ++r) {
-      const int64_t row = p * kPanelRows + r;
-      const uint8_t* source = row < view.rows ? bytes_of(view.row(row)) : nullptr;
-      uint8_t* word = bytes_of(out) + (first * kPanelRows + r) * 4;
-      for (int64_t w = first; w < end; ++w, word += 4 * kPanelRows) {
-        uint32_t both = 0;
-        if (source) both = w < whole ? load<uint32_t>(source + 4 * w) : load<uint16_t>(source + 4 * w);
-        store(word, both);
-      }
-    }
+  const PanelRows rows(view, p);
+  const int64_t whole = view.cols / 2;
+  interleave<uint32_t>(rows, 0, whole, bytes_of(out));
+  if (view.cols % 2 == 0) return;
+  uint8_t* last = bytes_of(out) + whole * 4 * kPanelRows;
+  for (int r = 0; r < kPanelRows; ++r) {
+    store<uint32_t>(last + 4 * r, rows.row[r] ? load<uint16_t>(rows.row[r] + 4 * whole) : 0);
   }
 }
 

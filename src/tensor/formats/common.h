@@ -95,23 +95,59 @@ void pack_blocks(const WeightView& view, int64_t p, std::byte* out, One one) {
   }
 }
 
-// Packs a panel of a format without blocks, T an element: out[k * kPanelRows + r] = row r, column k; zeros past the
-// last row. A cache line of every row at a time, so that rows whose distance is a power of two do not evict each other.
-template <class T>
-void pack_elements(const WeightView& view, int64_t p, std::byte* out) {
-  constexpr int64_t kTile = 64 / sizeof(T);
-  for (int64_t first = 0; first < view.cols; first += kTile) {
-    const int64_t count = std::min(kTile, view.cols - first);
-    uint8_t* tile = bytes_of(out) + static_cast<size_t>(first) * kPanelRows * sizeof(T);
+// Where the 16 rows of panel `p` begin; nullptr past the last row.
+struct PanelRows {
+  const uint8_t* row[kPanelRows];
+
+  PanelRows(const WeightView& view, int64_t p) {
     for (int r = 0; r < kPanelRows; ++r) {
-      const int64_t row = p * kPanelRows + r;
-      if (row >= view.rows) {
-        for (int64_t k = 0; k < count; ++k) store<T>(tile + (k * kPanelRows + r) * sizeof(T), 0);
-        continue;
+      const int64_t at = p * kPanelRows + r;
+      row[r] = at < view.rows ? bytes_of(view.row(at)) : nullptr;
+    }
+  }
+};
+
+// Transposes a square of elements T, a row a word: exchanges ever smaller squares.
+template <class T>
+void transpose(uint64_t (&words)[8 / sizeof(T)]) {
+  constexpr int kSize = 8 / sizeof(T), kBits = 8 * sizeof(T);
+  for (int width = 32; width >= kBits; width /= 2) {
+    const uint64_t lower = ~uint64_t{0} / ((uint64_t{1} << width) + 1);  // the lower `width` bits of every 2 * width
+    const int step = width / kBits;
+    for (int i = 0; i < kSize; ++i) {
+      if (i & step) continue;
+      const uint64_t swapped = ((words[i] >> width) ^ words[i + step]) & lower;
+      words[i + step] ^= swapped;
+      words[i] ^= swapped << width;
+    }
+  }
+}
+
+// Writes elements first..first + count of 16 rows side by side: out[k * kPanelRows + r] = row r, element first + k.
+// Rows that are nullptr are zeros. A cache line of every row at a time, so that rows whose distance is a power of two
+// do not evict each other.
+template <class T>
+void interleave(const PanelRows& rows, int64_t first, int64_t count, uint8_t* out) {
+  constexpr int kSize = 8 / sizeof(T);
+  constexpr int64_t kLine = 64 / sizeof(T), kStep = kPanelRows * sizeof(T);
+  for (int64_t line = 0; line < count; line += kLine) {
+    const int64_t end = std::min(line + kLine, count), whole = line + (end - line) / kSize * kSize;
+    for (int r = 0; r < kPanelRows; r += kSize) {
+      uint8_t* column = out + line * kStep + r * sizeof(T);
+      for (int64_t k = line; k < whole; k += kSize, column += kSize * kStep) {
+        uint64_t words[kSize];
+        for (int i = 0; i < kSize; ++i) {
+          words[i] = rows.row[r + i] ? load<uint64_t>(rows.row[r + i] + (first + k) * sizeof(T)) : 0;
+        }
+        transpose<T>(words);
+        for (int i = 0; i < kSize; ++i) store(column + i * kStep, words[i]);
       }
-      const uint8_t* source = bytes_of(view.row(row)) + static_cast<size_t>(first) * sizeof(T);
-      for (int64_t k = 0; k < count; ++k)
-        store(tile + (k * kPanelRows + r) * sizeof(T), load<T>(source + k * sizeof(T)));
+      for (int64_t k = whole; k < end; ++k, column += kStep) {
+        for (int i = 0; i < kSize; ++i) {
+          const T value = rows.row[r + i] ? load<T>(rows.row[r + i] + (first + k) * sizeof(T)) : T{0};
+          store(column + i * sizeof(T), value);
+        }
+      }
     }
   }
 }

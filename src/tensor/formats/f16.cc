@@ -22,7 +22,9 @@ void encode(const float* values, int64_t cols, void* out) {
   for (int64_t c = 0; c < cols; ++c) store(bytes_of(out) + 2 * c, float_to_f16(values[c]));
 }
 
-void pack(const WeightView& view, int64_t p, std::byte* out) { pack_elements<uint16_t>(view, p, out); }
+void pack(const WeightView& view, int64_t p, std::byte* out) {
+  interleave<uint16_t>(PanelRows(view, p), 0, view.cols, bytes_of(out));
+}
 
 void unpack(const PanelView& view, int64_t r, float* out) {
   const uint8_t* panel = panel_of(view, r) + 2 * panel_lane(r);

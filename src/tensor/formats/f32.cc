@@ -21,7 +21,9 @@ void encode(const float* values, int64_t cols, void* out) {
   std::memcpy(out, values, static_cast<size_t>(cols) * sizeof(float));
 }
 
-void pack(const WeightView& view, int64_t p, std::byte* out) { pack_elements<uint32_t>(view, p, out); }
+void pack(const WeightView& view, int64_t p, std::byte* out) {
+  interleave<uint32_t>(PanelRows(view, p), 0, view.cols, bytes_of(out));
+}
 
 void unpack(const PanelView& view, int64_t r, float* out) {
   const uint8_t* panel = panel_of(view, r) + 4 * panel_lane(r);

@@ -35,14 +35,12 @@ void encode(const float* values, int64_t cols, void* out) {
 
 // A block of a panel lies in one block of the matrix, because 16 divides 128.
 void pack(const WeightView& view, int64_t p, std::byte* out) {
+  const PanelRows rows(view, p);
   uint8_t* panel = bytes_of(out);
   for (int64_t b = 0; b < blocks_of(view.cols); ++b, panel += kPanelBlock) {
     const int64_t count = std::min(kBlock, view.cols - b * kBlock);
-    if (count < kBlock || (p + 1) * kPanelRows > view.rows) std::memset(panel, 0, kScale);
-    for (int r = 0; r < kPanelRows && p * kPanelRows + r < view.rows; ++r) {
-      const uint8_t* source = bytes_of(view.row(p * kPanelRows + r)) + b * kBlock;
-      for (int64_t k = 0; k < count; ++k) panel[k * kPanelRows + r] = source[k];
-    }
+    interleave<uint8_t>(rows, b * kBlock, count, panel);
+    std::memset(panel + count * kPanelRows, 0, static_cast<size_t>(kScale - count * kPanelRows));
     const float scale[4] = {block_scale(view, p * kPanelRows, b), 0, 0, 0};
     std::memcpy(panel + kScale, scale, sizeof scale);
   }
