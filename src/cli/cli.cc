@@ -55,6 +55,7 @@ int run_cli(int argc, const char* const* argv) {
   const Invocation invocation{{argv + 1, argv + argc}};
   add_run(app, invocation);
   add_ab(app, invocation);
+  add_bench(app, invocation);
   add_inspect(app, invocation);
   add_doctor(app, invocation);
   add_routing(app);

@@ -18,6 +18,7 @@ struct Invocation {
 
 void add_run(CLI::App& app, const Invocation& invocation);
 void add_ab(CLI::App& app, const Invocation& invocation);
+void add_bench(CLI::App& app, const Invocation& invocation);
 void add_inspect(CLI::App& app, const Invocation& invocation);
 void add_doctor(CLI::App& app, const Invocation& invocation);
 
