@@ -50,6 +50,24 @@ inline float inverse_of(float scale) {
 // Integer nearest to `value`, ties to even; |value| at most 2^22.
 inline float rounded(float value) { return (value + 0x1.8p23f) - 0x1.8p23f; }
 
+// Four floats that compilers keep in a register: encoders that search are slow otherwise.
+using Float4 = float __attribute__((vector_size(16)));
+
+inline Float4 all(float value) { return Float4{value, value, value, value}; }
+inline Float4 rounded(Float4 value) { return (value + all(0x1.8p23f)) - all(0x1.8p23f); }
+inline Float4 clamped(Float4 value, float low, float high) {
+  const Float4 above = value < all(low) ? all(low) : value;
+  return above > all(high) ? all(high) : above;
+}
+
+// The sum of term(0), term(4) .. term(n - 4), four terms each.
+template <int n, class Term>
+float sum_of(Term term) {
+  Float4 sums = all(0);
+  for (int i = 0; i < n; i += 4) sums += term(i);
+  return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+}
+
 inline constexpr uint64_t kLowNibbles = 0x0f0f0f0f0f0f0f0fu;
 
 // Eight columns, a byte each and below 16, as the word of a panel: column c in the low nibble of byte c, column 4 + c

@@ -64,16 +64,18 @@ struct Fit {
   float step, offset;
 };
 
-float code_of(float x, float inverse, float offset) { return rounded(std::clamp((x + offset) * inverse, 0.0f, 15.0f)); }
+// Codes of four values.
+Float4 codes_of(const float* x, float inverse, float offset) {
+  return rounded(clamped((load<Float4>(x) + all(offset)) * all(inverse), 0.0f, 15.0f));
+}
 
 float squared_error(const float* x, Fit fit) {
   const float inverse = inverse_of(fit.step);
-  float sum = 0;
-  for (int i = 0; i < kPart; ++i) {
-    const float error = fit.step * code_of(x[i], inverse, fit.offset) - fit.offset - x[i];
-    sum += error * error;
-  }
-  return sum;
+  return sum_of<kPart>([&](int i) {
+    const Float4 value = all(fit.step) * codes_of(x + i, inverse, fit.offset) - all(fit.offset);
+    const Float4 error = value - load<Float4>(x + i);
+    return error * error;
+  });
 }
 
 // From the smallest value to the largest in 15 steps.
@@ -86,11 +88,12 @@ Fit whole_range(const float* x) {
 // Step and offset of least squares for the codes that `fit` gives; `fit` itself where those are all the same.
 Fit refined(const float* x, Fit fit) {
   const float inverse = inverse_of(fit.step);
-  float sum_q = 0, sum_qq = 0, sum_x = 0, sum_xq = 0;
-  for (int i = 0; i < kPart; ++i) {
-    const float q = code_of(x[i], inverse, fit.offset);
-    sum_q += q, sum_qq += q * q, sum_x += x[i], sum_xq += x[i] * q;
-  }
+  Float4 q[kPart / 4];
+  for (int i = 0; i < kPart; i += 4) q[i / 4] = codes_of(x + i, inverse, fit.offset);
+  const float sum_q = sum_of<kPart>([&](int i) { return q[i / 4]; });
+  const float sum_qq = sum_of<kPart>([&](int i) { return q[i / 4] * q[i / 4]; });
+  const float sum_x = sum_of<kPart>([&](int i) { return load<Float4>(x + i); });
+  const float sum_xq = sum_of<kPart>([&](int i) { return load<Float4>(x + i) * q[i / 4]; });
   const float det = kPart * sum_qq - sum_q * sum_q;
   if (det <= 0) return fit;
   const Fit best{(kPart * sum_xq - sum_x * sum_q) / det, (sum_q * sum_xq - sum_qq * sum_x) / det};
@@ -152,9 +155,12 @@ void write_block(const float* x, const Block& best, uint8_t* out) {
   for (int p = 0; p < kParts; ++p, x += kPart) {
     const float inverse = inverse_of(f16_to_float(best.d) * best.scales.scale[p]);
     const float offset = f16_to_float(best.dmin) * best.scales.minimum[p];
-    for (int i = 0; i < kPart; ++i) {
-      const auto code = static_cast<uint8_t>(code_of(x[i], inverse, offset));
-      out[kCodes + 32 * (p / 2) + i] |= static_cast<uint8_t>(p % 2 ? code << 4 : code);
+    for (int i = 0; i < kPart; i += 4) {
+      const Float4 codes = codes_of(x + i, inverse, offset);
+      for (int j = 0; j < 4; ++j) {
+        const auto code = static_cast<uint8_t>(codes[j]);
+        out[kCodes + 32 * (p / 2) + i + j] |= static_cast<uint8_t>(p % 2 ? code << 4 : code);
+      }
     }
   }
 }

@@ -46,17 +46,17 @@ void decode(const WeightView& view, int64_t r, float* out) {
   }
 }
 
-// code - 32
-float code_of(float x, float inverse) { return rounded(std::clamp(x * inverse, -32.0f, 31.0f)); }
+// (code - 32) of four values.
+Float4 codes_of(const float* x, float inverse) {
+  return rounded(clamped(load<Float4>(x) * all(inverse), -32.0f, 31.0f));
+}
 
 float squared_error(const float* x, float step) {
   const float inverse = inverse_of(step);
-  float sum = 0;
-  for (int i = 0; i < kPart; ++i) {
-    const float error = step * code_of(x[i], inverse) - x[i];
-    sum += error * error;
-  }
-  return sum;
+  return sum_of<kPart>([&](int i) {
+    const Float4 error = all(step) * codes_of(x + i, inverse) - load<Float4>(x + i);
+    return error * error;
+  });
 }
 
 // The step that makes the value of largest magnitude -32.
@@ -71,11 +71,10 @@ float whole_range(const float* x) {
 // The step of least squares for the codes that `step` gives; `step` itself where those are all 0.
 float refined(const float* x, float step) {
   const float inverse = inverse_of(step);
-  float sum_xq = 0, sum_qq = 0;
-  for (int i = 0; i < kPart; ++i) {
-    const float q = code_of(x[i], inverse);
-    sum_xq += x[i] * q, sum_qq += q * q;
-  }
+  Float4 q[kPart / 4];
+  for (int i = 0; i < kPart; i += 4) q[i / 4] = codes_of(x + i, inverse);
+  const float sum_xq = sum_of<kPart>([&](int i) { return load<Float4>(x + i) * q[i / 4]; });
+  const float sum_qq = sum_of<kPart>([&](int i) { return q[i / 4] * q[i / 4]; });
   return sum_qq > 0 ? sum_xq / sum_qq : step;
 }
 
@@ -123,13 +122,16 @@ Block quantize(const float* x, const float* steps) {
 void write_block(const float* x, const Block& best, uint8_t* out) {
   std::memset(out, 0, kBlockBytes);
   store(out + kD, best.d);
-  for (int c = 0; c < kBlock; ++c) {
+  for (int c = 0; c < kBlock; c += 4) {
     const int8_t scale = best.scale[c / kPart];
     out[kScales + c / kPart] = static_cast<uint8_t>(scale);
-    const int code = static_cast<int>(code_of(x[c], inverse_of(f16_to_float(best.d) * scale))) + 32;
-    const Place at(c);
-    out[at.lower] |= static_cast<uint8_t>((code & 15) << at.lower_shift);
-    out[at.upper] |= static_cast<uint8_t>(code >> 4 << at.upper_shift);
+    const Float4 codes = codes_of(x + c, inverse_of(f16_to_float(best.d) * scale));
+    for (int i = 0; i < 4; ++i) {
+      const int code = static_cast<int>(codes[i]) + 32;
+      const Place at(c + i);
+      out[at.lower] |= static_cast<uint8_t>((code & 15) << at.lower_shift);
+      out[at.upper] |= static_cast<uint8_t>(code >> 4 << at.upper_shift);
+    }
   }
 }
 
