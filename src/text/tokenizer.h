@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
 #include "text/piece.h"
 
 namespace carpool {
@@ -28,6 +29,8 @@ class Tokenizer {
   static Tokenizer load(const std::string& path);
   // The same from memory; `where` stands for the file's name in errors.
   static Tokenizer parse(std::string_view text, const std::string& where);
+  // The same from the parsed text of a tokenizer.json; tokenizer_gguf.h makes one from other files.
+  static Tokenizer from_json(const json::value& root, const std::string& where);
 
   // `add_special`: put in the tokens that the file's post-processor adds (such as a begin-of-text token).
   // `parse_special`: whether control tokens spelled in `text` become those tokens; false for text of a user.

@@ -132,7 +132,10 @@ void load_post_processor(const JsonObject& root, Tokenizer::State& state) {
 Tokenizer Tokenizer::load(const std::string& path) { return parse(read_text_file(path), path); }
 
 Tokenizer Tokenizer::parse(std::string_view text, const std::string& where) {
-  const json::value value = parse_json(text, where);
+  return from_json(parse_json(text, where), where);
+}
+
+Tokenizer Tokenizer::from_json(const json::value& value, const std::string& where) {
   const JsonObject root(value, where);
   const ByteAlphabet alphabet;
   auto state = std::make_shared<State>();
