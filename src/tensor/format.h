@@ -49,7 +49,8 @@ std::string_view format_names();
 //   MXFP4  data [rows, cols/2] (low nibble = even column), scales E8M0 [rows, cols/32]     (gpt-oss)
 //   FP8    data [rows, cols], scales float32 [ceil(rows/128), ceil(cols/128)], multiplied  (DeepSeek); null = all 1
 // Without them NVFP4 and MXFP4 rows are GGUF's blocks. `scale` multiplies every value (NVFP4's second scale, FP8 per
-// tensor).
+// tensor), after all that the stored bytes say: one rounding more. With scales apart, cols need only be a multiple of
+// 16 (NVFP4) or 32 (MXFP4). `data` and `scales` may lie at any address.
 struct WeightView {
   Format format = Format::kF32;
   const void* data = nullptr;
@@ -100,7 +101,8 @@ void decode_row(const WeightView& view, int64_t r, float* out);
 
 // Writes `cols` values (a multiple of block_elements, all finite) as one stored row of `format` to `out`
 // ([cols / block_elements * block_bytes] bytes), with unit `scale`: what `carpool quantize` writes. FP8 has no scales
-// then, so values beyond 448 saturate.
+// then, so values beyond 448 saturate; so does what is too large for the scales of a block. NVFP4's scales reach down
+// to 2^-9 only: usual weights want dividing by WeightView::scale = largest / (6 * 448) first.
 void encode_row(Format format, const float* values, int64_t cols, void* out);
 
 struct PanelView;
