@@ -14,6 +14,7 @@
 #include "base/threads.h"
 #include "routing/types.h"
 #include "tensor/format.h"
+#include "tensor/kv_block.h"
 #include "tensor/panels.h"
 
 namespace carpool {
@@ -49,11 +50,16 @@ struct RopeTable {
   int rotary_dims = 0;
 };
 
-// One layer's share of the paged KV cache: keys/values [blocks, block_tokens, G * head_dim].
+// One layer's share of the paged KV cache: [blocks, G] blocks of 16 positions (tensor/kv_block.h).
 struct KvLayer {
-  float* keys = nullptr;
-  float* values = nullptr;
-  int block_tokens = 0;
+  std::byte* data = nullptr;  // at a multiple of 64 bytes
+  KvBlock block;
+  int kv_heads = 0;  // G
+
+  size_t stride() const { return block.bytes * static_cast<size_t>(kv_heads); }  // bytes from block id to block id
+  std::byte* at(int id, int g) const {
+    return data + static_cast<size_t>(id) * stride() + static_cast<size_t>(g) * block.bytes;
+  }
 };
 
 // Where each row of the batch stands in its own sequence.
@@ -83,10 +89,12 @@ class Ops {
   virtual void add(Matrix x, Matrix out) = 0;                          // out += x
   // Router logits [T, E], always float32. `gate` is float32.
   virtual void router_logits(Matrix x, const PanelView& gate, std::span<float> logits) = 0;
-  // Normalises and rotates q [T, H*hd] and k [T, G*hd] in place, then stores k and v [T, G*hd] at each row's place.
+  // Normalises and rotates q [T, H*hd] and k [T, G*hd] in place, then stores k and v [T, G*hd] at each row's place,
+  // in the cache's format.
   virtual void store_kv(const AttentionShape& shape, const RowPlaces& places, Matrix q, Matrix k, Matrix v,
                         KvLayer kv) = 0;
-  // Causal attention of each row over positions 0..its own; out [T, H*hd]. Padding rows give zeros.
+  // Causal attention of each row over positions 0..its own; out [T, H*hd]. Padding rows give zeros. Rows of one sequence
+  // that follow each other, here and in position, share their reads.
   virtual void attention(const AttentionShape& shape, const RowPlaces& places, Matrix q, KvLayer kv, Matrix out) = 0;
   // out[t] = sum over the row's slots, in ascending expert id, of weight * down(silu(gate x) * up x). One read of an
   // expert serves all its rows. `weights` has chosen.size() entries; rows without slots give zeros.

@@ -1,29 +1,37 @@
 // The paged key-value cache: a bounded pool of blocks of positions, for all layers.
 //
-// Owns the memory and the free list. A sequence holds a list of block ids; position p of it lives in block p / B at
-// offset p % B. Does not own who gets blocks when: that is the scheduler's decision. Float32.
+// Owns the memory and the free list. A sequence holds a list of block ids; position p of it lives in block p / 16 at
+// offset p % 16. Elements are float32, or bfloat16 and int8 with scales, which round (tensor/kv_block.h). Memory is
+// taken from the system when a block is first written. Does not own who gets blocks when: that is the scheduler's
+// decision.
 #pragma once
 
+#include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "backend/ops.h"
 #include "model/config.h"
+#include "tensor/kv_block.h"
 
 namespace carpool {
 
 class KvCache {
  public:
-  static constexpr int kBlockTokens = 16;
+  static constexpr int kBlockTokens = kKvPositions;
 
   // Room for `tokens` positions (rounded up to blocks). Error{kNoMemory} with both numbers when it cannot fit.
-  KvCache(const ModelConfig& config, int64_t tokens);
+  KvCache(const ModelConfig& config, int64_t tokens, KvFormat format = KvFormat::kF32);
 
   // Blocks that `tokens` >= 0 positions need.
   static int64_t blocks_for(int64_t tokens) { return tokens / kBlockTokens + (tokens % kBlockTokens != 0 ? 1 : 0); }
-  static size_t bytes_for(const ModelConfig& config, int64_t tokens);
+  // Bytes of a pool of `tokens` positions; SIZE_MAX when that is no number.
+  static size_t bytes_for(const ModelConfig& config, int64_t tokens, KvFormat format = KvFormat::kF32);
 
   int free_blocks() const { return static_cast<int>(free_.size()); }
   int total_blocks() const { return blocks_; }
+  KvFormat format() const { return block_.format; }
+  size_t bytes() const;  // of the whole pool
   // Appends `n` free blocks to `table`; false, and nothing taken, when fewer are free.
   bool take(int64_t n, std::vector<int>& table);
   // Returns the blocks of `table` to the pool and empties it.
@@ -32,9 +40,14 @@ class KvCache {
   KvLayer layer(int l);
 
  private:
+  struct Free {
+    void operator()(std::byte* p) const;
+  };
+  KvBlock block_;
+  int kv_heads_ = 0;
   int blocks_ = 0;
-  std::vector<std::vector<float>> keys_, values_;  // [L]
-  std::vector<int> free_;                          // used as a stack
+  std::vector<std::unique_ptr<std::byte, Free>> layers_;  // [L]
+  std::vector<int> free_;                                 // used as a stack
 };
 
 }  // namespace carpool

@@ -71,6 +71,17 @@ class CpuOps final : public Ops {
   void down(std::span<const PanelView> down, Matrix out);
   void down_tile(std::span<const PanelView> down, int64_t begin, int64_t end, Matrix out, const void* next, int worker);
 
+  // Rows that one attention task takes; see attention.cc.
+  struct Piece {
+    int row = 0, rows = 0;
+    int spans = 0;
+    int unit = 0;  // spans of the pieces before this one
+  };
+  struct AttentionJob;
+  void cut_rows(const RowPlaces& places, int heads);
+  void attention_by_piece(const AttentionJob& job, double work);
+  void attention_by_span(const AttentionJob& job, int spans, double work);
+
   ThreadPool pool_;
   const Kernels& kernels_;
   const Activations activations_;
@@ -89,7 +100,9 @@ class CpuOps final : public Ops {
   std::vector<std::byte> hidden_codes_;                        // [slots] quantised rows of F
   std::vector<const void*> hidden_floats_, hidden_quantized_;  // place -> hidden row
 
-  std::vector<float> scores_;  // attention: per worker, [heads of a group, longest context]
+  std::vector<Piece> pieces_;              // of the rows of an attention
+  std::vector<float> attention_scratch_;   // per worker
+  std::vector<float> attention_records_;  // per task and span, when spans are tasks
 };
 
 }  // namespace carpool
