@@ -28,6 +28,7 @@ struct RowState {
   RoutingCounters routing;
   StepTimes phases;
   int64_t steps = 0;
+  std::vector<double> read_gbps;  // by repeat
 };
 
 // The sequences of one row and repeat.
@@ -111,8 +112,7 @@ StepTimes per_step(const StepTimes& t, double steps) {
           t.experts / steps,   t.head / steps,        t.other / steps};
 }
 
-DecodeRow finish_row(const Model& model, const DecodeOptions& options, const RowState& state, const RowState& first,
-                     double read_gbps) {
+DecodeRow finish_row(const Model& model, const DecodeOptions& options, const RowState& state, const RowState& first) {
   const ModelConfig& c = model.config();
   DecodeRow row;
   row.policy = state.policy->spec();
@@ -137,7 +137,8 @@ DecodeRow finish_row(const Model& model, const DecodeOptions& options, const Row
   row.expert_bytes = row.distinct * c.moe_layers() * static_cast<double>(model.weights().bytes_per_expert());
   row.dense_bytes = static_cast<double>(model.weights().dense_bytes_per_step()) +
                     attended_positions(options, state.batch) * position_bytes;
-  row.read_gbps = read_gbps;
+  row.read_gbps = median_with_extremes(state.read_gbps);
+  row.floor_share = paired_floor_share(row.bytes(), state.read_gbps, state.times.repeat_ms());
   row.times = per_step(state.phases, static_cast<double>(state.steps));
   return row;
 }
@@ -193,21 +194,20 @@ std::vector<DecodeRow> run_decode(Model& model, const DecodeOptions& options) {
     warm_up.prefill(*states[0].policy);
     warm_up.decode(0, *states[0].policy, unused);
   }
-  std::vector<double> bandwidth;
   for (int r = 0; r < options.repeats; ++r) {
     for (size_t s = 0; s < states.size(); ++s) {
       if (options.progress) {
         options.progress("decoding",
                          (r + static_cast<double>(s) / static_cast<double>(states.size())) / options.repeats);
       }
-      bandwidth.push_back(probe.pass(model.ops()));
+      states[s].read_gbps.push_back(probe.pass(model.ops()));
       run_row(model, kv, options, r, states[s]);
     }
   }
   std::vector<DecodeRow> rows;
   for (size_t s = 0; s < states.size(); ++s) {
     const RowState& first = states[s - s % options.policies.size()];
-    rows.push_back(finish_row(model, options, states[s], first, median(bandwidth)));
+    rows.push_back(finish_row(model, options, states[s], first));
   }
   return rows;
 }

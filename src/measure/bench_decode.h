@@ -43,11 +43,11 @@ struct DecodeRow {
   double uniform = 0;              // experts that independent uniform routing would load; 0 without routed experts
   double expert_bytes = 0;         // per step
   double dense_bytes = 0;          // per step: dense weights, keys and values
-  double read_gbps = 0;            // probe of this run
+  Estimate read_gbps;              // probe before each repeat: median, least, most
+  Estimate floor_share;            // of the step, what reading its bytes once takes
   StepTimes times;                 // mean per step, seconds; zeros when the model does not say
   double bytes() const { return expert_bytes + dense_bytes; }
   double gbps() const { return bytes() / (step_ms.value * 1e6); }
-  double floor_share() const { return gbps() / read_gbps; }
 };
 
 // Error{kUsage} for options out of range or sequences that do not fit the context; kConfig for policies that do not fit

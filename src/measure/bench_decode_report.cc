@@ -40,11 +40,11 @@ Table step_table(const std::vector<DecodeRow>& rows, int repeats) {
                "probe GB/s", "of floor"},
               {}};
   for (const DecodeRow& row : rows) {
-    table.rows.push_back({row.policy, std::to_string(row.batch),
-                          estimate_text(row.step_ms, decimals_for(row.step_ms.value)), estimate_text(row.ratio, 3),
-                          number_text(row.distinct, 2), number_text(row.plain, 2), number_text(row.uniform, 2),
-                          number_text(row.rows_per_expert, 2), number_text(row.bytes() / kMega, 1),
-                          number_text(row.gbps(), 2), number_text(row.read_gbps, 1), percent_text(row.floor_share())});
+    table.rows.push_back(
+        {row.policy, std::to_string(row.batch), estimate_text(row.step_ms, decimals_for(row.step_ms.value)),
+         estimate_text(row.ratio, 3), number_text(row.distinct, 2), number_text(row.plain, 2),
+         number_text(row.uniform, 2), number_text(row.rows_per_expert, 2), number_text(row.bytes() / kMega, 1),
+         number_text(row.gbps(), 2), number_text(row.read_gbps.value, 1), percent_text(row.floor_share.value)});
   }
   return table;
 }
@@ -73,7 +73,7 @@ void warn(const std::vector<DecodeRow>& rows, const ModelConfig& config, std::ve
     if (row.uniform > 0 && routing_collapsed(row.plain, config.n_experts, config.top_k, row.batch)) {
       collapsed.insert(row.batch);
     }
-    if (row.floor_share() > 1) cached.insert(row.batch);
+    if (row.floor_share.value > 1) cached.insert(row.batch);
   }
   const auto list = [](const std::set<int>& batches) {
     std::string out;
@@ -138,8 +138,8 @@ json::object row_json(const DecodeRow& row) {
   put_number(out, "bytes_per_step", row.bytes());
   put_number(out, "dense_bytes_per_step", row.dense_bytes);
   put_number(out, "gbps", row.gbps());
-  put_number(out, "read_gbps", row.read_gbps);
-  put_number(out, "floor_share", row.floor_share());
+  put_estimate(out, "read_gbps", row.read_gbps);
+  put_estimate(out, "floor_share", row.floor_share);
   if (row.times.sum() > 0) {
     const StepTimes& t = row.times;
     out["phase_ms"] = json::object{{"attention", t.attention * 1e3}, {"projections", t.projections * 1e3},

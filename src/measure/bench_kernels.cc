@@ -79,7 +79,7 @@ std::vector<Cell> make_cells(const KernelOptions& o, Format format, const std::v
                     static_cast<double>(bytes),
                     static_cast<double>(rows) * static_cast<double>(o.k) * static_cast<double>(o.n),
                     {},
-                    0};
+                    {}};
       }
     }
   }
@@ -153,7 +153,7 @@ std::vector<KernelRow> run_kernels(const KernelOptions& o) {
   for (const Cell& cell : all) {
     KernelRow& row = rows.emplace_back(cell.row);
     row.call_ms = cell.times.ms();
-    row.read_gbps = median(bandwidth[cell.ops % o.threads.size()]);
+    row.read_gbps = median_with_extremes(bandwidth[cell.ops % o.threads.size()]);
   }
   return rows;
 }
@@ -178,8 +178,8 @@ void report_kernels(const std::vector<KernelRow>& rows, int repeats, BenchReport
     const double speedup = first_of(row).call_ms.value / row.call_ms.value;
     report.tables.back().rows.push_back({row.isa, std::to_string(row.threads), std::to_string(row.rows),
                                          estimate_text(us, 1), number_text(row.gbps(), 2), number_text(row.gmacs(), 2),
-                                         number_text(speedup, 2), number_text(row.read_gbps, 1),
-                                         row.cold ? percent_text(row.gbps() / row.read_gbps) : "-"});
+                                         number_text(speedup, 2), number_text(row.read_gbps.value, 1),
+                                         row.cold ? percent_text(row.gbps() / row.read_gbps.value) : "-"});
     json::object out;
     out["format"] = std::string(info(row.format).name);
     out["isa"] = row.isa;
@@ -191,7 +191,7 @@ void report_kernels(const std::vector<KernelRow>& rows, int repeats, BenchReport
     put_number(out, "gbps", row.gbps());
     put_number(out, "gmacs", row.gmacs());
     put_number(out, "speedup", speedup);
-    put_number(out, "read_gbps", row.read_gbps);
+    put_estimate(out, "read_gbps", row.read_gbps);
     report.results.push_back(std::move(out));
   }
 }

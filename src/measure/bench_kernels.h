@@ -36,7 +36,7 @@ struct KernelRow {
   double bytes = 0;  // of the matrix
   double macs = 0;   // of a call
   Estimate call_ms;
-  double read_gbps = 0;  // probe of this run with as many threads
+  Estimate read_gbps;  // probe of each repeat with as many threads: median, least, most
   double gbps() const { return bytes / (call_ms.value * 1e6); }
   double gmacs() const { return macs / (call_ms.value * 1e6); }
 };

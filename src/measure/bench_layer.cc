@@ -51,6 +51,7 @@ struct RowState {
   int batch = 0;
   RowTimes step, router, policy_time, experts;
   RoutingCounters routing;
+  std::vector<double> read_gbps;  // by repeat
 };
 
 // The layer's weights and the buffers of a step.
@@ -171,7 +172,7 @@ std::vector<RowState> make_states(const LayerOptions& options) {
   return states;
 }
 
-LayerRow finish_row(const LayerOptions& options, const RowState& state, const RowState& first, double read_gbps) {
+LayerRow finish_row(const LayerOptions& options, const RowState& state, const RowState& first) {
   const ModelShape& shape = options.shape;
   LayerRow row;
   row.policy = state.policy ? state.policy->spec() : "forced";
@@ -182,7 +183,7 @@ LayerRow finish_row(const LayerOptions& options, const RowState& state, const Ro
   row.experts_ms = state.experts.ms();
   row.ratio = paired_ratio(state.step.repeat_ms(), first.step.repeat_ms());
   row.routing = state.routing;
-  row.read_gbps = read_gbps;
+  row.read_gbps = median_with_extremes(state.read_gbps);
   if (state.policy) {
     const auto layers = static_cast<double>(state.routing.layers);
     row.distinct = static_cast<double>(state.routing.distinct_experts) / layers;
@@ -197,6 +198,7 @@ LayerRow finish_row(const LayerOptions& options, const RowState& state, const Ro
     row.rows_per_expert = state.forced.rows;
   }
   row.expert_bytes = row.distinct * static_cast<double>(expert_bytes(options));
+  row.floor_share = paired_floor_share(row.expert_bytes + row.router_bytes, state.read_gbps, state.step.repeat_ms());
   return row;
 }
 
@@ -242,14 +244,13 @@ std::vector<LayerRow> run_layer(Ops& ops, const LayerOptions& options) {
     std::vector<RowState> warm_up = make_states(options);
     for (RowState& state : warm_up) layer.step(state, ~options.seed);
   }
-  std::vector<double> bandwidth;
   for (int r = 0; r < options.repeats; ++r) {
     for (size_t s = 0; s < states.size(); ++s) {
       if (options.progress) {
         options.progress("layer", (r + static_cast<double>(s) / static_cast<double>(states.size())) / options.repeats);
       }
       RowState& state = states[s];
-      bandwidth.push_back(probe.pass(ops));
+      state.read_gbps.push_back(probe.pass(ops));
       for (int t = 0; t < options.steps; ++t) {
         layer.step(state, options.seed * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(r * options.steps + t));
       }
@@ -259,7 +260,7 @@ std::vector<LayerRow> run_layer(Ops& ops, const LayerOptions& options) {
   const size_t group = options.routing.forced.empty() ? options.policies.size() : states.size();
   std::vector<LayerRow> rows;
   for (size_t s = 0; s < states.size(); ++s) {
-    rows.push_back(finish_row(options, states[s], states[s - s % group], median(bandwidth)));
+    rows.push_back(finish_row(options, states[s], states[s - s % group]));
   }
   return rows;
 }

@@ -41,9 +41,9 @@ struct LayerRow {
   double distinct = 0, plain = 0, uniform = 0;         // experts per step; uniform 0 = no simple expectation
   double rows_per_expert = 0;
   double expert_bytes = 0, router_bytes = 0;  // per step
-  double read_gbps = 0;                       // probe of this run
+  Estimate read_gbps;                         // probe before each repeat: median, least, most
+  Estimate floor_share;                       // of the step, what reading its bytes once takes
   double experts_gbps() const { return expert_bytes / (experts_ms.value * 1e6); }
-  double floor_share() const { return (expert_bytes + router_bytes) / (read_gbps * 1e6) / step_ms.value; }
 };
 
 // ms = fixed + expert * U + row * U * (R - 1), by least squares of the relative errors.

@@ -24,7 +24,7 @@ Table policy_table(const std::vector<LayerRow>& rows, int repeats) {
          number_text(row.router_ms.value, 3), number_text(row.policy_ms.value, 3), ms_text(row.experts_ms),
          number_text(row.distinct, 2), number_text(row.plain, 2), row.uniform > 0 ? number_text(row.uniform, 2) : "-",
          number_text(row.rows_per_expert, 2), number_text((row.expert_bytes + row.router_bytes) / kMega, 1),
-         number_text(row.experts_gbps(), 2), number_text(row.read_gbps, 1), percent_text(row.floor_share())});
+         number_text(row.experts_gbps(), 2), number_text(row.read_gbps.value, 1), percent_text(row.floor_share.value)});
   }
   return table;
 }
@@ -56,8 +56,8 @@ Table forced_table(const std::vector<LayerRow>& rows, const std::optional<RowCos
     table.rows.push_back({number_text(row.distinct, 0), number_text(row.rows_per_expert, 0), std::to_string(row.batch),
                           ms_text(row.experts_ms), number_text(row.experts_ms.value / row.distinct, 4),
                           extra_row_text(rows, row, cost), number_text(row.expert_bytes / kMega, 1),
-                          number_text(row.experts_gbps(), 2), number_text(row.read_gbps, 1),
-                          percent_text(row.floor_share())});
+                          number_text(row.experts_gbps(), 2), number_text(row.read_gbps.value, 1),
+                          percent_text(row.floor_share.value)});
   }
   return table;
 }
@@ -83,8 +83,8 @@ json::object row_json(const LayerRow& row) {
   put_number(out, "rows_per_expert", row.rows_per_expert);
   put_number(out, "bytes_per_step", row.expert_bytes + row.router_bytes);
   put_number(out, "gbps", row.experts_gbps());
-  put_number(out, "read_gbps", row.read_gbps);
-  put_number(out, "floor_share", row.floor_share());
+  put_estimate(out, "read_gbps", row.read_gbps);
+  put_estimate(out, "floor_share", row.floor_share);
   return out;
 }
 

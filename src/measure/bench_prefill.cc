@@ -18,6 +18,7 @@ namespace {
 
 struct RowState {
   int tokens = 0;
+  std::vector<double> read_gbps;  // by repeat
   RowTimes times;
   RoutingCounters routing;
 };
@@ -65,23 +66,22 @@ std::vector<PrefillRow> run_prefill(Model& model, const PrefillOptions& options)
   BenchProbe probe(options.probe_bytes);
   std::vector<RowState> states;
   for (const int n : options.tokens) states.emplace_back().tokens = n;
-  RowState warm_up{std::min(options.chunk, options.tokens[0]), {}, {}};
+  RowState warm_up{std::min(options.chunk, options.tokens[0]), {}, {}, {}};
   prefill(model, kv, options, options.repeats, warm_up);
-  std::vector<double> bandwidth;
   for (int r = 0; r < options.repeats; ++r) {
     for (size_t s = 0; s < states.size(); ++s) {
       if (options.progress) {
         options.progress("prefill",
                          (r + static_cast<double>(s) / static_cast<double>(states.size())) / options.repeats);
       }
-      bandwidth.push_back(probe.pass(model.ops()));
+      states[s].read_gbps.push_back(probe.pass(model.ops()));
       states[s].times.add_step(prefill(model, kv, options, r, states[s]));
       states[s].times.end_repeat();
     }
   }
   std::vector<PrefillRow> rows;
   for (const RowState& state : states) {
-    PrefillRow row{state.tokens, options.chunk, state.times.ms(), 0, 0, median(bandwidth)};
+    PrefillRow row{state.tokens, options.chunk, state.times.ms(), 0, 0, median_with_extremes(state.read_gbps)};
     if (state.routing.layers > 0) {
       const auto distinct = static_cast<double>(state.routing.distinct_experts);
       row.distinct = distinct / static_cast<double>(state.routing.layers);
@@ -102,7 +102,7 @@ void report_prefill(const std::vector<PrefillRow>& rows, int repeats, BenchRepor
     table.rows.push_back(
         {fmt::format("pp{}", row.tokens), std::to_string(row.chunk), estimate_text(speed, decimals_for(speed.value)),
          estimate_text(row.prefill_ms, decimals_for(row.prefill_ms.value)), number_text(row.distinct, 2),
-         number_text(row.rows_per_expert, 2), number_text(row.read_gbps, 1)});
+         number_text(row.rows_per_expert, 2), number_text(row.read_gbps.value, 1)});
     json::object out;
     out["tokens"] = row.tokens;
     out["chunk"] = row.chunk;
@@ -110,7 +110,7 @@ void report_prefill(const std::vector<PrefillRow>& rows, int repeats, BenchRepor
     put_estimate(out, "prefill_ms", row.prefill_ms);
     put_number(out, "distinct_experts", row.distinct);
     put_number(out, "rows_per_expert", row.rows_per_expert);
-    put_number(out, "read_gbps", row.read_gbps);
+    put_estimate(out, "read_gbps", row.read_gbps);
     report.results.push_back(std::move(out));
   }
   report.tables = {std::move(table)};

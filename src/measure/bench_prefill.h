@@ -27,7 +27,7 @@ struct PrefillRow {
   Estimate prefill_ms;
   double distinct = 0;  // experts per MoE layer and step
   double rows_per_expert = 0;
-  double read_gbps = 0;  // probe of this run
+  Estimate read_gbps;  // probe before each repeat: median, least, most
 };
 
 // Error{kUsage} for options out of range or prompts that do not fit the context.

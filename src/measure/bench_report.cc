@@ -80,6 +80,19 @@ Estimate paired_ratio(const std::vector<double>& first, const std::vector<double
   return median_with_interval(ratios);
 }
 
+Estimate paired_floor_share(double bytes, const std::vector<double>& read_gbps, const std::vector<double>& repeat_ms) {
+  CARPOOL_CHECK(read_gbps.size() == repeat_ms.size());
+  std::vector<double> shares;
+  for (size_t r = 0; r < repeat_ms.size(); ++r) shares.push_back(bytes / (read_gbps[r] * 1e6) / repeat_ms[r]);
+  return median_with_interval(shares);
+}
+
+Estimate median_with_extremes(const std::vector<double>& values) {
+  if (values.empty()) return {};
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  return {median(values), *least, *most};
+}
+
 BenchProbe::BenchProbe(size_t bytes) {
   if (bytes == 0) bytes = std::max(kProbeBytes, 4 * last_level_cache());
   require_memory(bytes, "the probe of the read bandwidth");

@@ -54,6 +54,13 @@ class RowTimes {
 // Time of `first` over that of `other`, repeat by repeat. Both need the same number of repeats.
 Estimate paired_ratio(const std::vector<double>& first, const std::vector<double>& other);
 
+// The share of a row's time that reading its `bytes` once would have taken, with the probe's pass before each repeat:
+// median over repeats. One pass and one time per repeat.
+Estimate paired_floor_share(double bytes, const std::vector<double>& read_gbps, const std::vector<double>& repeat_ms);
+
+// Median, least and most.
+Estimate median_with_extremes(const std::vector<double>& values);
+
 // Passes over one buffer of at least 1 GiB and four last-level caches: bytes / seconds of all threads together reading
 // every byte once. GB = 10^9 bytes.
 class BenchProbe {

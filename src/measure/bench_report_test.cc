@@ -62,6 +62,18 @@ TEST(BenchReport, RatiosArePairedByRepeat) {
   EXPECT_EQ(e.hi, 4);
 }
 
+TEST(BenchReport, TheShareOfTheFloorTakesTheProbeOfTheSameRepeat) {
+  // 8 MB at 1, 2 and 4 GB/s take 8, 4 and 2 ms.
+  const Estimate e = paired_floor_share(8e6, {1, 2, 4}, {16, 4, 4});
+  EXPECT_DOUBLE_EQ(e.value, 0.5);
+  EXPECT_DOUBLE_EQ(e.lo, 0.5);
+  EXPECT_DOUBLE_EQ(e.hi, 1);
+  const Estimate probe = median_with_extremes({3, 1, 2});
+  EXPECT_EQ(probe.value, 2);
+  EXPECT_EQ(probe.lo, 1);
+  EXPECT_EQ(probe.hi, 3);
+}
+
 TEST(BenchReport, UniformExpertsAgreeWithCounting) {
   // E = 4, K = 2, two rows: the second row's pairs add 0, 1 or 2 experts with chances 1/6, 4/6, 1/6.
   EXPECT_NEAR(uniform_experts(4, 2, 2), 2 + (0 * 1 + 1 * 4 + 2 * 1) / 6.0, 1e-12);
