@@ -1,4 +1,4 @@
-// Reading config.json and generation_config.json; see config.h.
+// Reading config.json and generation_config.json, or what GGUF metadata says in their place; see config.h.
 #include "model/config.h"
 
 #include <fmt/format.h>
@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "model/family.h"
+#include "model/gguf_config.h"
 
 namespace carpool {
 
@@ -45,9 +46,7 @@ void add_eos(const JsonObject& from, int vocab, std::vector<int>& ids) {
   }
 }
 
-void read_generation_config(const std::string& path, ModelConfig& config) {
-  const json::value root = parse_json(read_text_file(path, size_t{1} << 20), path);
-  const JsonObject object(root, path);
+void read_generation_config(const JsonObject& object, ModelConfig& config) {
   add_eos(object, config.vocab, config.eos_ids);
   const bool sample = object.boolean_or("do_sample", object.has("temperature"));
   config.sampling.temperature = sample ? static_cast<float>(object.number_or("temperature", 1, 0, 100)) : 0;
@@ -72,16 +71,37 @@ const Family& find_family(std::string_view model_type) {
               fmt::format("the architecture \"{}\" is not supported; supported: {}", escape(model_type), known));
 }
 
-ModelConfig read_model_config(const std::string& directory) {
-  const std::string path = (std::filesystem::path(directory) / "config.json").string();
-  const json::value root = parse_json(read_text_file(path, size_t{16} << 20), path);
-  const JsonObject object(root, path);
+namespace {
+
+ModelConfig read_config(const JsonObject& object) {
   const Family& family = find_family(object.string("model_type"));
   ModelConfig config = family.read_config(object);
   config.family = family.model_type;
   add_eos(object, config.vocab, config.eos_ids);
-  const std::string generation = (std::filesystem::path(directory) / "generation_config.json").string();
-  if (file_exists(generation)) read_generation_config(generation, config);
+  return config;
+}
+
+ModelConfig read_gguf_config(const std::string& path) {
+  const GgufSet files = GgufSet::open(path);
+  const std::string where = files.where() + ": metadata";
+  const json::value root = gguf_config(files), generation = gguf_generation_config(files.metadata());
+  ModelConfig config = read_config(JsonObject(root, where));
+  read_generation_config(JsonObject(generation, where), config);
+  return config;
+}
+
+}  // namespace
+
+ModelConfig read_model_config(const std::string& model) {
+  if (is_gguf_path(model)) return read_gguf_config(model);
+  const std::string path = (std::filesystem::path(model) / "config.json").string();
+  const json::value root = parse_json(read_text_file(path, size_t{16} << 20), path);
+  ModelConfig config = read_config(JsonObject(root, path));
+  const std::string generation_path = (std::filesystem::path(model) / "generation_config.json").string();
+  if (file_exists(generation_path)) {
+    const json::value generation = parse_json(read_text_file(generation_path, size_t{1} << 20), generation_path);
+    read_generation_config(JsonObject(generation, generation_path), config);
+  }
   return config;
 }
 

@@ -44,9 +44,9 @@ struct ModelConfig {
   int kv_width() const { return kv_heads * head_dim; }  // floats per position and layer, keys alone
 };
 
-// Reads config.json (and generation_config.json when present) of a Hugging Face directory. Error{kMissing} without the
-// file, kMalformed with the key path for wrong values or violated relations, kConfig for an unsupported architecture or
-// feature (lists what is supported).
-ModelConfig read_model_config(const std::string& directory);
+// Reads config.json (and generation_config.json when present) of a Hugging Face directory, or the metadata of a .gguf
+// file. Error{kMissing} without the file, kMalformed with the key path for wrong values or violated relations, kConfig
+// for an unsupported architecture or feature (lists what is supported).
+ModelConfig read_model_config(const std::string& model);
 
 }  // namespace carpool

@@ -289,7 +289,7 @@ std::string merge_text(const json::value& merge) {
 // The ids of what begins and ends texts, where the vocabulary has the tokens.
 void add_special_ids(const TokenizerConfig& config, const Tokenizer& tokenizer, GgufWriter& out) {
   for (const auto& [key, text] : {std::pair{kBos, config.bos_token}, {kEos, config.eos_token}}) {
-    if (!text) continue;
+    if (!text || out.has(key)) continue;  // the model's configuration may have said so already
     if (const auto id = tokenizer.token_id(*text)) out.add_u32(key, static_cast<uint32_t>(*id));
   }
   if (config.chat_template) out.add_string(kTemplate, *config.chat_template);
@@ -304,6 +304,10 @@ bool gguf_has_tokenizer(const GgufMetadata& metadata) {
 Tokenizer gguf_tokenizer(const GgufMetadata& m) {
   if (m.has(kJson)) return Tokenizer::parse(m.string(kJson), fmt::format("{}: key \"{}\"", m.where(), kJson));
   return Tokenizer::from_json(tokenizer_json(m), m.where() + ": tokenizer");
+}
+
+std::string gguf_tokenizer_json(const GgufMetadata& m) {
+  return m.has(kJson) ? std::string(m.string(kJson)) : pretty(tokenizer_json(m));
 }
 
 TokenizerConfig gguf_tokenizer_config(const GgufMetadata& m) {

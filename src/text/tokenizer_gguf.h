@@ -26,6 +26,9 @@ bool gguf_has_tokenizer(const GgufMetadata& metadata);
 Tokenizer gguf_tokenizer(const GgufMetadata& metadata);
 TokenizerConfig gguf_tokenizer_config(const GgufMetadata& metadata);
 
+// The tokenizer.json of the metadata: the one it holds, or the one put together.
+std::string gguf_tokenizer_json(const GgufMetadata& metadata);
+
 // Adds the tokenizer of a Hugging Face directory to `out`: `tokenizer` is its tokenizer.json, `where` its name in
 // errors, `config` what tokenizer_config.json says, `vocab` the rows of the model's embedding. Returns true when the
 // ggml keys describe it, false when only the JSON does, which other programs may not read.
