@@ -3,6 +3,7 @@
 #include <set>
 
 #include "end_to_end_util.h"
+#include "tensor/format.h"
 
 namespace carpool::end_to_end {
 namespace {
@@ -189,7 +190,7 @@ TEST(BenchKernels, EveryOptionChangesWhichCellsThereAre) {
     formats.insert(std::string(r.at("format").as_string()));
     isas.insert(std::string(r.at("isa").as_string()));
   }
-  EXPECT_EQ(formats.size(), 10u);
+  EXPECT_EQ(formats.size(), static_cast<size_t>(kFormatCount));
   EXPECT_EQ(isas.count("scalar"), 1u);
 }
 
