@@ -120,19 +120,35 @@ class ParkingLot {
   std::atomic<int> parked_{0};
 };
 
-// Waits until `ready()`: looks for so long, then parks. `ready` loads with sequential consistency.
-template <class Ready>
-void wait_until(Ready ready, std::chrono::microseconds spin, ParkingLot& lot) {
-  if (spin.count() > 0) {
-    const auto until = std::chrono::steady_clock::now() + spin;
-    do {
-      for (int i = 0; i < 32; ++i) {
-        if (ready()) return;
-        pause_cpu();
-      }
-    } while (std::chrono::steady_clock::now() < until);
+// Looks for `ready()` until so much time has passed without a job; whether it came. The time starts anew whenever
+// jobs() changes: a job that was over before this thread could see it still says that more may follow.
+template <class Ready, class Jobs>
+bool spin_until(Ready ready, Jobs jobs, std::chrono::microseconds spin) {
+  uint32_t seen = jobs();
+  auto until = std::chrono::steady_clock::now() + spin;
+  for (;;) {
+    for (int i = 0; i < 32; ++i) {
+      if (ready()) return true;
+      pause_cpu();
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (const uint32_t next = jobs(); next != seen) {
+      seen = next;
+      until = now + spin;
+    } else if (now >= until) {
+      return false;
+    }
   }
-  while (!ready()) lot.park(ready);
+}
+
+// Waits until `ready()`, which loads with sequential consistency: looks, then parks. Whoever is woken for a job that
+// others finished meanwhile looks again before it parks.
+template <class Ready, class Jobs>
+void wait_until(Ready ready, Jobs jobs, std::chrono::microseconds spin, ParkingLot& lot) {
+  while (!ready()) {
+    if (spin.count() > 0 && spin_until(ready, jobs, spin)) return;
+    lot.park(ready);
+  }
 }
 
 constexpr size_t kLine = 64;  // bytes of a cache line
@@ -148,6 +164,7 @@ struct ThreadPool::Impl {
   // only.
   alignas(kLine) std::atomic<uint64_t> tickets{0};  // task count << 32 | next task
   std::optional<TaskRef> task;
+  std::atomic<uint32_t> jobs{0};  // started since the pool was made, modulo 2^32
   // Line of the reports: tasks that the pool's own threads have done since it was made, modulo 2^32.
   alignas(kLine) std::atomic<uint32_t> reported{0};
   // Lines that change only when somebody parks.
@@ -174,8 +191,9 @@ struct ThreadPool::Impl {
     const auto wanted = [this] {
       return has_task(tickets.load(std::memory_order_seq_cst)) || stop.load(std::memory_order_seq_cst);
     };
+    const auto started = [this] { return jobs.load(std::memory_order_relaxed); };
     for (;;) {
-      wait_until(wanted, spin, idle);
+      wait_until(wanted, started, spin, idle);
       if (stop.load(std::memory_order_acquire)) return;
       const uint32_t done = drain(worker);
       if (done == 0) continue;
@@ -230,10 +248,12 @@ void ThreadPool::run(int tasks, TaskRef task) {
   const uint32_t before = impl.reported.load(std::memory_order_relaxed);  // nobody reports between jobs
   const auto count = static_cast<uint32_t>(tasks);
   impl.task.emplace(task);
+  impl.jobs.store(impl.jobs.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   impl.tickets.store(static_cast<uint64_t>(count) << 32, std::memory_order_seq_cst);
   impl.idle.wake(tasks - 1);  // more could only look on
   const uint32_t others = count - impl.drain(0);
-  wait_until([&] { return impl.reported.load(std::memory_order_seq_cst) - before == others; }, impl.spin, impl.caller);
+  const auto complete = [&] { return impl.reported.load(std::memory_order_seq_cst) - before == others; };
+  wait_until(complete, [] { return 0u; }, impl.spin, impl.caller);
 }
 
 namespace {
