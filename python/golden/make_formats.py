@@ -79,7 +79,8 @@ def modelopt(rng):
     data = rng.integers(0, 256, (rows, cols // 2), dtype=np.uint8)
     scales = rng.integers(0, 256, (rows, cols // 16), dtype=np.uint8)
     values = nibbles_apart(data) * np.repeat(e4m3(scales), 16, axis=1) * scale
-    return case("ModelOpt: E2M1 * E4M3 of 16 columns * second scale", data, values, scales=text(scales), scale=float(scale))
+    what = "ModelOpt: E2M1 * E4M3 of 16 columns * second scale"
+    return case(what, data, values, scales=text(scales), scale=float(scale))
 
 
 def gpt_oss(rng):
@@ -98,9 +99,10 @@ def fp8(rng):
     data[:, 40:] &= 0xbf  # few NaN
     scales = (rng.random((2, 2)) * 0.01).astype("<f4")
     spread = np.repeat(np.repeat(scales, 128, axis=0)[:rows], 128, axis=1)[:, :cols]
-    blocks = case("E4M3 * scale of 128 x 128", data, (e4m3(data) * spread)[checked], scales=text(scales), checked=checked)
-    whole = np.arange(256, dtype=np.uint8).reshape(2, 128)
-    return [blocks, case("E4M3 * scale of the tensor", whole, e4m3(whole) * np.float32(0.37), scale=float(np.float32(0.37)))]
+    values = (e4m3(data) * spread)[checked]
+    whole, scale = np.arange(256, dtype=np.uint8).reshape(2, 128), np.float32(0.37)
+    return [case("E4M3 * scale of 128 x 128", data, values, scales=text(scales), checked=checked),
+            case("E4M3 * scale of the tensor", whole, e4m3(whole) * scale, scale=float(scale))]
 
 
 def encoded(rng, name):
@@ -109,7 +111,7 @@ def encoded(rng, name):
     rows = [rng.standard_normal(cols) * s for s in (0.02, 1, 300)]
     rows += [rng.integers(-8, 9, cols) * s for s in (0.125, 1.0)] + [rng.integers(-127, 128, cols) / 2.0]
     rows += [np.zeros(cols), -np.zeros(cols), np.where(np.arange(cols) == 9, -1000, rng.standard_normal(cols))]
-    rows += [np.where(np.arange(cols) == 31, 7.0, 0), rng.standard_normal(cols) * 1e-5, rng.standard_normal(cols) * 1e-8]
+    rows += [np.where(np.arange(cols) == 31, 7.0, 0)] + [rng.standard_normal(cols) * s for s in (1e-5, 1e-8)]
     values = np.array(rows, "<f4")
     with np.errstate(all="ignore"):
         data = gguf.quants.quantize(values, TYPES[name])
@@ -127,8 +129,8 @@ def main():
         if name in split:
             decode.append(split[name](rng))
         encode = [encoded(rng, name)] if name in ("bf16", "f16", "q8_0", "q4_0", "mxfp4") else []
-        golden = {"made_by": "python/golden/make_formats.py", "seed": SEED, "numpy": np.__version__, "gguf": importlib.metadata.version("gguf"),
-                  "format": name, "decode": decode, "encode": encode}
+        golden = {"made_by": "python/golden/make_formats.py", "seed": SEED, "numpy": np.__version__,
+                  "gguf": importlib.metadata.version("gguf"), "format": name, "decode": decode, "encode": encode}
         written = json.dumps(golden, indent=1) + "\n"
         (folder / f"{name}.json").write_text(written)
         print(f"{name}: {len(decode)} decode, {len(encode)} encode, {len(written)} bytes")
