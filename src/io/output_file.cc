@@ -105,4 +105,43 @@ void OutputFile::commit() {
   }
 }
 
+OutputFolder::OutputFolder(const std::string& path, bool replace, const std::string& must_hold)
+    : path_(path), replace_(replace) {
+  namespace fs = std::filesystem;
+  while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
+  if (path_.empty() || path_.find('\0') != std::string::npos) cannot_create(path, std::strerror(EINVAL));
+  std::error_code error;
+  if (const fs::file_status status = fs::symlink_status(path_, error); fs::exists(status)) {
+    if (!replace) cannot_create(path, "it exists");
+    if (!fs::is_directory(status)) cannot_create(path, "it exists and is not a folder");
+    if (!fs::is_empty(path_, error) && !fs::exists(fs::path(path_) / must_hold, error)) {
+      cannot_create(path, fmt::format("the folder that is there holds no {}, so it is not replaced", must_hold));
+    }
+  }
+  temporary_ = path_ + ".XXXXXX";
+  if (!::mkdtemp(temporary_.data())) {
+    temporary_.clear();
+    cannot_create(path, std::strerror(errno));
+  }
+}
+
+OutputFolder::~OutputFolder() {
+  std::error_code ignored;
+  if (!temporary_.empty()) std::filesystem::remove_all(temporary_, ignored);
+}
+
+void OutputFolder::commit() {
+  const auto rename = [&](unsigned flags) {
+    return ::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), flags) == 0 ? 0 : errno;
+  };
+  const mode_t mode = new_file_mode();  // who may read a folder may look into it
+  if (::chmod(temporary_.c_str(), mode | (mode & 0444) >> 2) != 0) cannot_create(path_, std::strerror(errno));
+  const bool there = std::filesystem::exists(path_);
+  const int code = rename(there && replace_ ? RENAME_EXCHANGE : RENAME_NOREPLACE);
+  if (code == EEXIST) cannot_create(path_, "it exists");
+  if (code != 0)
+    throw Error(ErrorKind::kIo, fmt::format("{}: cannot be created: {}", escape(path_, 400), std::strerror(code)));
+  if (!there) temporary_.clear();  // after an exchange it names the old folder, which goes
+}
+
 }  // namespace carpool

@@ -42,8 +42,10 @@ struct BlockScales {
   uint16_t mask, pattern;
 };
 constexpr BlockScales kBlockScales[] = {
-    {Format::kQ8_0, 0, 1, 2, 0x7c00, 0x7c00},   {Format::kQ4_0, 0, 1, 2, 0x7c00, 0x7c00},
-    {Format::kNVFP4, 0, 4, 1, 0x7f, 0x7f},      {Format::kMXFP4, 0, 1, 1, 0xff, 0xff},
+    {Format::kQ8_0, 0, 1, 2, 0x7c00, 0x7c00},
+    {Format::kQ4_0, 0, 1, 2, 0x7c00, 0x7c00},
+    {Format::kNVFP4, 0, 4, 1, 0xff, 0xff},  // 0x7f stands for zero there
+    {Format::kMXFP4, 0, 1, 1, 0xff, 0xff},
     {Format::kQ4_K, 0, 2, 2, 0x7c00, 0x7c00},  // the scale and the scale of the minima, both for the whole block
     {Format::kQ6_K, 208, 1, 2, 0x7c00, 0x7c00},
 };

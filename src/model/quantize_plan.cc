@@ -1,0 +1,122 @@
+// See quantize_plan.h.
+#include "model/quantize_plan.h"
+
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace carpool {
+namespace {
+
+// Routers decide which experts run; they stay float32 whatever is asked.
+bool is_router(std::string_view name) {
+  constexpr std::string_view kEndings[] = {".mlp.gate.weight", ".mlp.router.weight", ".block_sparse_moe.gate.weight"};
+  return std::any_of(std::begin(kEndings), std::end(kEndings), [&](auto ending) { return name.ends_with(ending); });
+}
+
+// Formats with a scale per matrix are for products: rows of the embedding are looked up, and the head is what the model
+// says, so both keep 16 bits, as in the checkpoints that such formats come from.
+bool is_kept_apart(std::string_view name, Format format) {
+  return (format == Format::kNVFP4 || format == Format::kFP8) &&
+         (name == "model.embed_tokens.weight" || name == "lm_head.weight");
+}
+
+int block_of(Format format, Layout layout) {
+  return format == Format::kNVFP4 && layout == Layout::kCheckpoint ? 16 : info(format).block_elements;
+}
+
+// What takes the place of a format whose blocks a row does not fill: never coarser than what was asked.
+Format next_finer(Format format) {
+  switch (format) {
+    case Format::kQ4_K:
+    case Format::kQ6_K:
+    case Format::kQ4_0:
+    case Format::kNVFP4:
+    case Format::kMXFP4:
+      return Format::kQ8_0;
+    default:
+      return Format::kBF16;
+  }
+}
+
+class Planner {
+ public:
+  Planner(const QuantizeOptions& options, Layout layout)
+      : options_(options), layout_(layout), matched_(options.exceptions.size()) {}
+
+  PlannedTensor plan(const WeightSource& source, const TensorInfo& tensor) {
+    PlannedTensor p{&tensor, stored_matrix(source, tensor), Format::kF32, "routers, norms and biases stay float32"};
+    if (p.stored.view.rows > INT32_MAX || p.stored.view.cols > INT32_MAX) {
+      throw Error(ErrorKind::kMalformed, fmt::format("{}: tensor \"{}\" has more than 2^31 rows or columns",
+                                                     source.where(), escape(tensor.name)));
+    }
+    if (tensor.shape.size() != 2 || is_router(tensor.name)) return p;
+    choose(p);
+    return p;
+  }
+
+  void check_patterns() const {
+    for (size_t i = 0; i < matched_.size(); ++i) {
+      if (matched_[i]) continue;
+      throw Error(ErrorKind::kUsage,
+                  fmt::format("--format-for {}={}: matches no matrix whose format can be chosen",
+                              escape(options_.exceptions[i].first), info(options_.exceptions[i].second).name));
+    }
+  }
+
+ private:
+  void choose(PlannedTensor& p) {
+    p.format = options_.format;
+    p.why = "as asked";
+    bool exception = false;
+    for (size_t i = 0; i < matched_.size(); ++i) {
+      const auto& [pattern, format] = options_.exceptions[i];
+      if (::fnmatch(pattern.c_str(), p.tensor->name.c_str(), 0) != 0) continue;
+      matched_[i] = true;
+      exception = true;
+      p.format = format;
+      p.why = "--format-for " + pattern;
+    }
+    if (!exception && is_kept_apart(p.tensor->name, p.format)) {
+      p.why = fmt::format("embedding and head are not stored as {}", info(p.format).name);
+      p.format = p.stored.view.format == Format::kF16 ? Format::kF16 : Format::kBF16;
+    }
+    const Format asked = p.format;
+    while (p.stored.view.cols % block_of(p.format, layout_) != 0) p.format = next_finer(p.format);
+    if (p.format != asked) {
+      p.why = fmt::format("rows of {} are not whole blocks of {} ({})", p.stored.view.cols, block_of(asked, layout_),
+                          info(asked).name);
+    }
+    // A directory of safetensors has no way to hold the formats of blocks that the search above may end at.
+    if (layout_ == Layout::kCheckpoint && p.format == Format::kQ8_0) p.format = Format::kBF16;
+  }
+
+  const QuantizeOptions& options_;
+  const Layout layout_;
+  std::vector<bool> matched_;
+};
+
+}  // namespace
+
+std::vector<PlannedTensor> plan_quantize(const QuantizeOptions& options, const WeightSource& source, Layout layout) {
+  Planner planner(options, layout);
+  std::vector<PlannedTensor> out;
+  for (const TensorInfo& tensor : source.tensors()) {
+    if (!is_scale(source, tensor)) out.push_back(planner.plan(source, tensor));
+  }
+  planner.check_patterns();
+  return out;
+}
+
+uint64_t planned_bytes(const PlannedTensor& p) {
+  const auto rows = static_cast<uint64_t>(p.stored.view.rows), cols = static_cast<uint64_t>(p.stored.view.cols);
+  if (p.format == Format::kNVFP4) return rows * (cols / 2 + cols / 16) + sizeof(float);
+  if (p.format == Format::kFP8) return rows * cols + (rows + 127) / 128 * ((cols + 127) / 128) * sizeof(float);
+  const FormatInfo& f = info(p.format);
+  return rows * (cols / static_cast<uint64_t>(f.block_elements)) * static_cast<uint64_t>(f.block_bytes);
+}
+
+}  // namespace carpool

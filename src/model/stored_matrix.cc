@@ -1,0 +1,133 @@
+// See stored_matrix.h.
+#include "model/stored_matrix.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace carpool {
+namespace {
+
+constexpr std::string_view kWeight = ".weight";
+constexpr int64_t kFp8Block = 128, kNvfp4Block = 16;
+
+class Finder {
+ public:
+  Finder(const WeightSource& source, const TensorInfo& tensor) : source_(source), tensor_(tensor) {
+    const std::string_view name = tensor.name;
+    if (name.ends_with(kWeight)) stem_ = name.substr(0, name.size() - kWeight.size());
+  }
+
+  StoredMatrix find() {
+    if (tensor_.shape.empty() || tensor_.shape.size() > 2) refuse(tensor_, "is neither a matrix nor a vector");
+    result_.view.rows = tensor_.shape.size() == 2 ? tensor_.shape[0] : 1;
+    result_.view.cols = tensor_.shape.back();
+    result_.view.data = tensor_.data;
+    const TensorInfo* apart = with(".weight_scale");
+    if (tensor_.dtype == "U8" && apart) {
+      modelopt_nvfp4(*apart);
+    } else if (tensor_.dtype == "F8_E4M3") {
+      fp8(apart);
+    } else {
+      plain();
+    }
+    if (const TensorInfo* activations = with(".input_scale")) result_.scales.push_back(activations);
+    return std::move(result_);
+  }
+
+ private:
+  [[noreturn]] void refuse(const TensorInfo& t, const std::string& what) const {
+    throw Error(ErrorKind::kMalformed,
+                fmt::format("{}: tensor \"{}\" at byte {}: {}", source_.where(), escape(t.name), t.file_offset, what));
+  }
+  const TensorInfo* with(std::string_view ending) const {
+    return stem_.empty() ? nullptr : source_.find(fmt::format("{}{}", stem_, ending));
+  }
+  void expect(const TensorInfo& t, std::string_view dtype, const std::vector<int64_t>& shape) const {
+    if (t.dtype == dtype && t.shape == shape) return;
+    refuse(t, fmt::format("must be {} [{}] for a matrix of {} x {}, is {} [{}]", dtype, fmt::join(shape, ", "),
+                          result_.view.rows, result_.view.cols, escape(t.dtype), fmt::join(t.shape, ", ")));
+  }
+  // One float32: shape [] or [1].
+  float number(const TensorInfo& t) const {
+    const bool one = t.shape.empty() || (t.shape.size() == 1 && t.shape[0] == 1);
+    if (t.dtype != "F32" || !one) {
+      refuse(t, fmt::format("must be one F32, is {} [{}]", escape(t.dtype), fmt::join(t.shape, ", ")));
+    }
+    float value;
+    std::memcpy(&value, t.data, sizeof value);
+    if (!std::isfinite(value)) refuse(t, fmt::format("must be finite, is {}", value));
+    return value;
+  }
+  void second_scale(bool required) {
+    const TensorInfo* second = with(".weight_scale_2");
+    if (!second && required) refuse(tensor_, fmt::format("\"{}.weight_scale_2\" is missing", escape(stem_)));
+    if (!second) return;
+    result_.view.scale = number(*second);
+    result_.scales.push_back(second);
+  }
+
+  void modelopt_nvfp4(const TensorInfo& scales) {
+    WeightView& v = result_.view;
+    v.format = Format::kNVFP4;
+    if (v.cols > (int64_t{1} << 40) || v.cols % 8 != 0) {  // of bytes; 8 hold a block
+      refuse(tensor_, fmt::format("rows of {} bytes are not whole blocks of {} (nvfp4)", v.cols, kNvfp4Block));
+    }
+    v.cols *= 2;
+    expect(scales, "F8_E4M3", {v.rows, v.cols / kNvfp4Block});
+    v.scales = scales.data;
+    result_.scales.push_back(&scales);
+    second_scale(true);
+  }
+
+  void fp8(const TensorInfo* per_tensor) {
+    WeightView& v = result_.view;
+    v.format = Format::kFP8;
+    if (const TensorInfo* blocks = with(".weight_scale_inv")) {
+      expect(*blocks, "F32", {(v.rows + kFp8Block - 1) / kFp8Block, (v.cols + kFp8Block - 1) / kFp8Block});
+      v.scales = blocks->data;
+      result_.scales.push_back(blocks);
+    } else if (per_tensor) {
+      v.scale = number(*per_tensor);
+      result_.scales.push_back(per_tensor);
+    }
+  }
+
+  void plain() {
+    const Format* format = format_of_safetensors(tensor_.dtype);
+    if (!format) format = format_of_name(tensor_.dtype);
+    if (!format) refuse(tensor_, fmt::format("has dtype {}, supported: {}", escape(tensor_.dtype), format_names()));
+    result_.view.format = *format;
+    if (result_.view.cols % info(*format).block_elements != 0) {
+      refuse(tensor_, fmt::format("rows of {} are not whole blocks of {} ({})", result_.view.cols,
+                                  info(*format).block_elements, info(*format).name));
+    }
+    second_scale(false);
+  }
+
+  const WeightSource& source_;
+  const TensorInfo& tensor_;
+  std::string stem_;  // of NAME.weight, NAME; empty for other names
+  StoredMatrix result_;
+};
+
+}  // namespace
+
+StoredMatrix stored_matrix(const WeightSource& source, const TensorInfo& tensor) {
+  return Finder(source, tensor).find();
+}
+
+bool is_scale(const WeightSource& source, const TensorInfo& tensor) {
+  for (const std::string_view ending : {".weight_scale", ".weight_scale_2", ".weight_scale_inv", ".input_scale"}) {
+    const std::string_view name = tensor.name;
+    if (!name.ends_with(ending)) continue;
+    return source.find(fmt::format("{}{}", name.substr(0, name.size() - ending.size()), kWeight)) != nullptr;
+  }
+  return false;
+}
+
+}  // namespace carpool

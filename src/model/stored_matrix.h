@@ -1,0 +1,34 @@
+// A matrix as a checkpoint stores it: its own tensor and, for some formats, tensors with its scales.
+//
+// Owns the conventions of names, by the tensor NAME.weight:
+//   NVFP4 (ModelOpt)  NAME.weight U8 [rows, cols/2], NAME.weight_scale F8_E4M3 [rows, cols/16], NAME.weight_scale_2 one
+//                     number; NAME.input_scale, of activations, is not needed: carpool multiplies weights only
+//   FP8               NAME.weight F8_E4M3 [rows, cols], NAME.weight_scale_inv F32 [rows/128, cols/128] (rounded up), or
+//                     NAME.weight_scale one number, or neither
+//   GGUF              a tensor of blocks, with one number NAME.weight_scale_2 (there "NAME.scale") if it has one
+// Everything else is a tensor by itself.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/weight_source.h"
+#include "tensor/format.h"
+
+namespace carpool {
+
+struct StoredMatrix {
+  WeightView view;
+  std::vector<const TensorInfo*> scales;  // further tensors that belong to it, in use or not
+};
+
+// The matrix, or vector (one row), whose data is `tensor`. Throws Error{kMalformed} naming the tensor: a dtype that no
+// format has, scales that are missing or of another shape or dtype, a row that is not whole blocks, more than two
+// dimensions.
+StoredMatrix stored_matrix(const WeightSource& source, const TensorInfo& tensor);
+
+// True for a tensor that holds the scales of another one of `source`.
+bool is_scale(const WeightSource& source, const TensorInfo& tensor);
+
+}  // namespace carpool
