@@ -6,6 +6,7 @@
 #include <fstream>
 #include <set>
 #include <thread>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -51,6 +52,10 @@ void read_features(CpuInfo& info) {
   info.avx512dq = zmm && bit(b, 17);
   info.avx512bw = zmm && bit(b, 30);
   info.avx512vl = zmm && bit(b, 31);
+  info.avx512vnni = zmm && bit(c, 11);
+  if (a < 1 || __get_cpuid_count(7, 1, &a, &b, &c, &d) == 0) return;  // EAX of leaf 7.0: its last subleaf
+  info.avxvnni = ymm && bit(a, 4);
+  info.avx512bf16 = zmm && bit(a, 5);
 }
 #else
 void read_features(CpuInfo&) {}
@@ -86,6 +91,24 @@ size_t third_level_cache_bytes(std::span<const int> cpus, const std::string& roo
     }
   }
   return total;
+}
+
+std::vector<std::string> feature_names(const CpuInfo& info) {
+  const std::pair<bool, const char*> all[] = {{info.avx2, "avx2"},
+                                              {info.fma, "fma"},
+                                              {info.f16c, "f16c"},
+                                              {info.avx512f, "avx512f"},
+                                              {info.avx512bw, "avx512bw"},
+                                              {info.avx512vl, "avx512vl"},
+                                              {info.avx512dq, "avx512dq"},
+                                              {info.avx512vnni, "avx512vnni"},
+                                              {info.avx512bf16, "avx512bf16"},
+                                              {info.avxvnni, "avxvnni"}};
+  std::vector<std::string> names;
+  for (const auto& [there, name] : all) {
+    if (there) names.emplace_back(name);
+  }
+  return names;
 }
 
 const CpuInfo& cpu_info() {

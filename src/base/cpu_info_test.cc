@@ -28,6 +28,18 @@ TEST(CpuInfo, FeaturesAreThoseTheSystemReports) {
   EXPECT_EQ(info.avx512bw, has("avx512bw"));
   EXPECT_EQ(info.avx512vl, has("avx512vl"));
   EXPECT_EQ(info.avx512dq, has("avx512dq"));
+  EXPECT_EQ(info.avx512vnni, has("avx512_vnni"));
+  EXPECT_EQ(info.avx512bf16, has("avx512_bf16"));
+  EXPECT_EQ(info.avxvnni, has("avx_vnni"));
+}
+
+TEST(CpuInfo, FeaturesAreNamedOnlyWhenTheyAreThere) {
+  CpuInfo info;
+  EXPECT_TRUE(feature_names(info).empty());
+  info.avxvnni = info.fma = info.avx512bf16 = true;
+  EXPECT_EQ(feature_names(info), (std::vector<std::string>{"fma", "avx512bf16", "avxvnni"}));
+  info.avx2 = info.f16c = info.avx512f = info.avx512bw = info.avx512vl = info.avx512dq = info.avx512vnni = true;
+  EXPECT_EQ(feature_names(info).size(), 10u);
 }
 
 TEST(CpuInfo, TheModelHasANameAndThereIsAtLeastOneCpu) {

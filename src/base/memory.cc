@@ -85,8 +85,8 @@ std::optional<uint64_t> available_memory(const std::string& root) {
   return result;
 }
 
-void require_memory(uint64_t bytes, const std::string& what) {
-  const std::optional<uint64_t> available = available_memory();
+void require_memory(uint64_t bytes, const std::string& what, const std::string& root) {
+  const std::optional<uint64_t> available = available_memory(root);
   if (!available || bytes <= *available) return;
   throw Error(ErrorKind::kNoMemory,
               fmt::format("{} needs {} MiB, {} MiB are available", what, bytes >> 20, *available >> 20));

@@ -16,7 +16,8 @@ namespace carpool {
 // when the system says nothing at all. `root` is prepended to every path, for tests.
 std::optional<uint64_t> available_memory(const std::string& root = "");
 
-// Throws Error{kNoMemory} with both numbers, "WHAT needs N MiB, M MiB are available", unless `bytes` fit.
-void require_memory(uint64_t bytes, const std::string& what);
+// Throws Error{kNoMemory} with both numbers, "WHAT needs N MiB, M MiB are available", unless `bytes` fit. `root` as
+// above.
+void require_memory(uint64_t bytes, const std::string& what, const std::string& root = "");
 
 }  // namespace carpool

@@ -113,6 +113,20 @@ TEST_F(Memory, NonsenseInTheFilesIsSkipped) {
   EXPECT_EQ(available_memory(root_), 1000 * kMiB);
 }
 
+TEST_F(Memory, WeightsThatDoNotFitEndWithBothNumbersAndExitCode71) {
+  write_meminfo(1000);
+  write("/proc/self/cgroup", "0::/app\n");
+  write_v2("/app", std::to_string(500 * kMiB), 300, 0);
+  require_memory(200 * kMiB, "the weights", root_);
+  try {
+    require_memory(17300 * kMiB, "the weights", root_);
+    FAIL() << "200 MiB are left";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit_code(), 71);
+    EXPECT_STREQ(e.what(), "the weights needs 17300 MiB, 200 MiB are available");
+  }
+}
+
 TEST(MemoryOfThisMachine, IsKnownAndNotZero) {
   const auto bytes = available_memory();
   ASSERT_TRUE(bytes);
