@@ -111,6 +111,7 @@ def encoded(rng, name):
     rows = [rng.standard_normal(cols) * s for s in (0.02, 1, 300)]
     rows += [rng.integers(-8, 9, cols) * s for s in (0.125, 1.0)] + [rng.integers(-127, 128, cols) / 2.0]
     rows += [np.zeros(cols), -np.zeros(cols), np.where(np.arange(cols) == 9, -1000, rng.standard_normal(cols))]
+    rows += [np.where(np.arange(cols) == 3, -127, np.arange(cols) - 15.5)]  # ties of Q8_0
     rows += [np.where(np.arange(cols) == 31, 7.0, 0)] + [rng.standard_normal(cols) * s for s in (1e-5, 1e-8)]
     values = np.array(rows, "<f4")
     with np.errstate(all="ignore"):

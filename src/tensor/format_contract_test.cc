@@ -278,6 +278,28 @@ TEST_P(FormatContract, PanelsHoldTheBitsOfTheRows) {
   }
 }
 
+// One row of `cols` columns whose data and scales are all the given byte.
+void expect_all_nan(Format format, int64_t cols, bool scales_apart, uint8_t byte) {
+  std::vector<uint8_t> data(static_cast<size_t>(cols), byte), scales(static_cast<size_t>(cols), byte);
+  WeightView view{.format = format, .data = data.data(), .rows = 1, .cols = cols};
+  if (scales_apart) view.scales = scales.data();
+  PanelView panels;
+  const std::vector<std::byte> bytes = packed(view, panels);
+  std::vector<float> row(static_cast<size_t>(cols)), unpacked(row.size());
+  decode_row(view, 0, row.data());
+  unpack_row(panels, 0, unpacked.data());
+  for (size_t c = 0; c < row.size(); ++c) ASSERT_TRUE(std::isnan(row[c]) && std::isnan(unpacked[c])) << c;
+}
+
+TEST(BlockScales, ThatAreNanMakeTheirValuesNan) {
+  for (const bool scales_apart : {false, true}) {
+    expect_all_nan(Format::kMXFP4, 64, scales_apart, 255);
+    expect_all_nan(Format::kNVFP4, 64, scales_apart, 255);
+  }
+  expect_all_nan(Format::kNVFP4, 64, true, 0x7f);  // without scales apart it is 0, see the golden file
+  expect_all_nan(Format::kFP8, 64, true, 0xff);
+}
+
 TEST_P(FormatContract, WhatAPanelHasBeyondTheMatrixIsZero) {
   for (const Shape& shape : shapes(format())) {
     Matrix m = random_matrix(format(), shape.rows, shape.cols, shape.scales_apart, 3);
@@ -387,6 +409,14 @@ TEST_P(FormatContract, RandomPanelsAreWrittenWholeAndDependOnTheSeedAlone) {
   EXPECT_EQ(std::memcmp(one.data(), two.data(), view.bytes()), 0);
   EXPECT_NE(std::memcmp(one.data(), three.data(), view.bytes()), 0);
   for (size_t i = view.bytes(); i < one.size(); ++i) EXPECT_EQ(one[i], std::byte{0xcd});
+  PanelView wider = view;  // to the end of the last block
+  const int64_t step = info(format()).panel_elements;
+  wider.data = one.data(), wider.cols = (cols + step - 1) / step * step;
+  std::vector<float> out(static_cast<size_t>(wider.cols));
+  for (int64_t r = 0; r < kPanelRows; ++r) {
+    unpack_row(wider, r, out.data());
+    for (int64_t c = cols; c < wider.cols; ++c) EXPECT_EQ(out[static_cast<size_t>(c)], 0.0f) << r;
+  }
 }
 
 }  // namespace
