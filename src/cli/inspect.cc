@@ -12,10 +12,10 @@
 #include "base/threads.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
-#include "io/weight_source.h"
 #include "measure/ab.h"
 #include "measure/quality.h"
 #include "model/family.h"
+#include "model/gguf_names.h"
 
 namespace carpool {
 namespace {
@@ -35,6 +35,7 @@ struct Options {
 namespace fs = std::filesystem;
 
 bool has_weights(const std::string& directory) {
+  if (is_gguf_path(directory)) return true;
   const fs::path d(directory);
   return fs::exists(d / "model.safetensors") || fs::exists(d / "model.safetensors.index.json");
 }
@@ -48,8 +49,9 @@ Format format_named(const std::string& name) {
 
 // Exact sizes, from the files' headers: the tensors are laid out as a load would, but no matrix is read.
 StepBytes bytes_of_files(const ModelConfig& config, const std::string& directory) {
-  auto source = std::make_unique<WeightSource>(WeightSource::open(directory));
-  TensorReader reader(*source, false);
+  auto source = std::make_unique<WeightSource>(open_weights(directory));
+  PanelPlan plan;  // sizes of what would be packed; nothing is
+  TensorReader reader(*source, false, plan);
   Weights weights;
   find_family(config.family).take_weights(config, reader, weights);
   reader.finish();
@@ -147,7 +149,8 @@ void add_inspect(CLI::App& app, const Invocation& invocation) {
   c.footer(
       "Example: carpool inspect models/books-qwen3 --batch 1,4,16 --text models/books-qwen3/eval.txt\n"
       "MODEL may hold only config.json; then --format says how weights would be stored.");
-  c.add_option("MODEL", options->model, "Hugging Face directory, or one with only a config.json")->required();
+  c.add_option("MODEL", options->model, "Hugging Face directory, one with only a config.json, or a .gguf file")
+      ->required();
   c.add_option("--batch", options->batches, "requests decoded together")
       ->delimiter(',')
       ->check(CLI::Range(1, 1024))

@@ -14,7 +14,9 @@ TEST(SelectKernels, EveryTableIsComplete) {
   std::set<std::string> names;
   for (const Kernels* table : available_kernels()) {
     EXPECT_TRUE(names.insert(table->name).second) << table->name << " is listed twice";
-    for (const MatMulKernel kernel : table->matmul) EXPECT_NE(kernel, nullptr) << table->name;
+    for (const PanelKernel kernel : table->product_float) EXPECT_NE(kernel, nullptr) << table->name;
+    EXPECT_NE(table->product_int8[static_cast<size_t>(Format::kQ4_0)], nullptr) << table->name;
+    EXPECT_NE(table->quantize, nullptr) << table->name;
     EXPECT_TRUE(table->dot && table->axpy && table->rms_norm && table->silu_mul && table->softmax) << table->name;
   }
   EXPECT_TRUE(names.contains("scalar"));

@@ -34,17 +34,22 @@ void Model::attention_block(int l, const Rows& rows, KvCache& kv) {
   const RowPlaces places{rows.positions, rows.block_tables};
 
   ops_->rms_norm(x, w.input_norm, c.norm_eps, normed);
-  ops_->matmul(normed, w.q, q);
-  ops_->matmul(normed, w.k, k);
-  ops_->matmul(normed, w.v, v);
+  lap(&StepTimes::other);
+  const Product projections[] = {{&w.q, q}, {&w.k, k}, {&w.v, v}};
+  ops_->matmul(normed, projections);
   add_bias(q, w.q_bias);
   add_bias(k, w.k_bias);
   add_bias(v, w.v_bias);
+  lap(&StepTimes::projections);
   ops_->store_kv(shape, places, q, k, v, kv.layer(l));
   ops_->attention(shape, places, q, kv.layer(l), attended);
-  ops_->matmul(attended, w.o, out);
+  lap(&StepTimes::attention);
+  const Product output{&w.o, out};
+  ops_->matmul(attended, {&output, 1});
   add_bias(out, w.o_bias);
+  lap(&StepTimes::projections);
   ops_->add(out, x);
+  lap(&StepTimes::other);
 }
 
 }  // namespace carpool

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/time.h"
 #include "model/model.h"
 
 namespace carpool {
@@ -12,7 +13,9 @@ Matrix Model::forward(const Rows& rows, KvCache& kv, const Policy& policy, Routi
   rows_ = rows.size();
   const int wanted = static_cast<int>(rows.logit_rows.size());
   reserve(rows_, wanted);
+  lap_started_ = times_ ? now_seconds() : 0;
   ops_->embed(weights_.embed, rows.tokens, view(x_, config_.width));
+  lap(&StepTimes::other);
   for (int l = 0; l < config_.layers; ++l) {
     attention_block(l, rows, kv);
     if (config_.moe_layer[static_cast<size_t>(l)]) {
@@ -29,7 +32,9 @@ Matrix Model::forward(const Rows& rows, KvCache& kv, const Policy& policy, Routi
   }
   const Matrix logits{logits_.data(), wanted, config_.vocab, config_.vocab};
   ops_->rms_norm(last, weights_.final_norm, config_.norm_eps, last);
-  ops_->matmul(last, weights_.head, logits);
+  const Product head{&weights_.head, logits};
+  ops_->matmul(last, {&head, 1});
+  lap(&StepTimes::head);
   return logits;
 }
 

@@ -10,7 +10,11 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/threads.h"
+#include "base/time.h"
+#include "model/dummy.h"
+#include "model/dummy_weights.h"
 #include "model/family.h"
+#include "model/gguf_names.h"
 
 namespace carpool {
 
@@ -30,22 +34,45 @@ void Rows::push(int token, int position, const int* block_table, TokenInfo row_i
   info.push_back(row_info);
 }
 
-Model Model::load(const std::string& directory, const LoadOptions& options) {
-  ModelConfig config = read_model_config(directory);
-  auto source = std::make_unique<WeightSource>(WeightSource::open(directory));
-  // Matrices are used where the files are mapped; what must fit is the page cache they will occupy.
+namespace {
+
+// Allocates what `plan` needs and fills it, once it is certain to fit beside `besides` more bytes.
+void fill_weights(const PanelPlan& plan, uint64_t besides, const std::string& what, const LoadOptions& options, Ops& ops,
+                  Weights& weights) {
+  require_memory(plan.bytes() + besides, what);
+  weights.panels = LargeBuffer(plan.bytes(), options.huge_pages, "the weights");
+  plan.fill(weights.panels.data(), ops, options.progress);
+  weights.place(weights.panels.data());
+}
+
+}  // namespace
+
+Model Model::load(const std::string& model, const LoadOptions& options) {
+  const bool dummy = is_dummy(model);
+  ModelConfig config = dummy ? dummy_config(parse_dummy(model)) : read_model_config(model);
+  const int threads = options.threads > 0 ? options.threads : default_threads();
+  std::unique_ptr<Ops> ops = make_cpu_ops(threads, options.isa, options.activations);
   const uint64_t angles =
       static_cast<uint64_t>(config.context) * static_cast<uint64_t>(config.head_dim) * sizeof(float);
-  require_memory(source->total_bytes() + angles, fmt::format("{}: the model", source->where()));
   Weights weights;
-  TensorReader reader(*source, options.check_finite);
+  PanelPlan plan;
+  if (dummy) {
+    const DummySpec spec = parse_dummy(model);
+    plan_dummy_weights(spec, config, plan, weights);
+    const uint64_t embedding = static_cast<uint64_t>(config.vocab) * static_cast<uint64_t>(config.width);
+    fill_weights(plan, angles + embedding, fmt::format("{}: the weights", model), options, *ops, weights);
+    make_dummy_embedding(spec, config, weights);
+    return Model(std::move(config), std::move(weights), std::move(ops));
+  }
+  auto source = std::make_unique<WeightSource>(open_weights(model));
+  TensorReader reader(*source, options.check_finite, plan);
   reader.progress = options.progress;
   find_family(config.family).take_weights(config, reader, weights);
   reader.finish();
+  fill_weights(plan, angles, fmt::format("{}: the weights", source->where()), options, *ops, weights);
   source->verify_unchanged();
   weights.source = std::move(source);
-  const int threads = options.threads > 0 ? options.threads : default_threads();
-  return Model(std::move(config), std::move(weights), make_cpu_ops(threads, options.isa));
+  return Model(std::move(config), std::move(weights), std::move(ops));
 }
 
 Model::Model(ModelConfig config, Weights weights, std::unique_ptr<Ops> ops)
@@ -62,6 +89,13 @@ Model::Model(ModelConfig config, Weights weights, std::unique_ptr<Ops> ops)
       rope_sin_[static_cast<size_t>(p) * half + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
     }
   }
+}
+
+void Model::lap(double StepTimes::* phase) {
+  if (!times_) return;
+  const double now = now_seconds();
+  times_->*phase += now - lap_started_;
+  lap_started_ = now;
 }
 
 uint64_t Model::step_bytes(int rows, int logit_rows) const {

@@ -14,6 +14,7 @@
 #include "backend/ops.h"
 #include "model/config.h"
 #include "model/kv_cache.h"
+#include "model/step_times.h"
 #include "model/weights.h"
 #include "routing/counters.h"
 #include "routing/policy.h"
@@ -36,15 +37,18 @@ struct Rows {
 struct LoadOptions {
   int threads = 0;  // 0 = default_threads()
   std::string isa = "auto";
+  Activations activations = Activations::kInt8;
+  HugePages huge_pages = HugePages::kAuto;     // for the private copy of the weights
   bool check_finite = true;                    // refuse NaN and Inf in any tensor
   std::function<void(double share)> progress;  // 0..1
 };
 
 class Model {
  public:
-  // Loads a Hugging Face directory. Errors as in config.h, weight_source.h and TensorReader::finish; kNoMemory when
-  // the machine cannot hold it.
-  static Model load(const std::string& directory, const LoadOptions& options);
+  // Loads a Hugging Face directory or a GGUF file, or makes a dummy model (dummy.h). Errors as in config.h,
+  // weight_source.h, dummy.h and TensorReader::finish; kNoMemory with both numbers, before anything large is allocated,
+  // when the machine cannot hold it.
+  static Model load(const std::string& model, const LoadOptions& options);
 
   const ModelConfig& config() const { return config_; }
   const Weights& weights() const { return weights_; }
@@ -56,12 +60,17 @@ class Model {
   // Grows the buffers for steps of up to `rows` rows, `logit_rows` of them with logits.
   void reserve(int rows, int logit_rows);
 
+  // From now on every step adds the seconds of its phases to `times`; null stops that.
+  void time_steps(StepTimes* times) { times_ = times; }
+
   // Computes the step: stores keys and values of every non-pad row, adds the routing of all MoE layers to `counters`,
   // and returns logits [logit_rows, V], valid until the next call.
   Matrix forward(const Rows& rows, KvCache& kv, const Policy& policy, RoutingCounters& counters);
 
  private:
   Model(ModelConfig config, Weights weights, std::unique_ptr<Ops> ops);
+  // Adds the time since the last call to one phase of times_.
+  void lap(double StepTimes::* phase);
   void attention_block(int l, const Rows& rows, KvCache& kv);
   void moe_block(int l, const Rows& rows, const Policy& policy, RoutingCounters& counters);
   void dense_block(int l);
@@ -72,6 +81,8 @@ class Model {
   std::unique_ptr<Ops> ops_;
   std::vector<float> rope_cos_, rope_sin_;  // [context, head_dim / 2]
 
+  StepTimes* times_ = nullptr;
+  double lap_started_ = 0;
   int rows_ = 0;      // T of this step
   int64_t step_ = 0;  // counts forward calls, for the rotation of cold copies
   std::vector<float> x_, normed_, q_, k_, v_, attended_, projected_;  // [T, ...]

@@ -14,18 +14,23 @@ void Model::moe_block(int l, const Rows& rows, const Policy& policy, RoutingCoun
   const RouterInput in{rank, mix, rows.info, E, K, l};
 
   ops_->rms_norm(x, layer.post_norm, config_.norm_eps, normed);
-  ops_->router_logits(normed, {Format::kF32, layer.router.data(), E, config_.width}, logits);  // [T, E], float32
+  lap(&StepTimes::other);
+  ops_->router_logits(normed, layer.router, logits);  // [T, E], float32 always
   score(layer.scoring, E, logits, rank, mix);  // the model's rule: softmax or sigmoid, bias, groups
   policy.select(in, scratch_, chosen_);        // the batch decides
   const std::span<float> weights(weights_of_slots_.data(), static_cast<size_t>(chosen_.size()));
   finish_weights(layer.scoring, E, mix, chosen_, weights);  // the model's rule: renormalise, scale
+  lap(&StepTimes::routing);
   const auto& set =
       weights_.cold.empty() ? layer.experts : weights_.cold[step_ % weights_.cold.size()][static_cast<size_t>(l)];
   ops_->experts(normed, set.view(), chosen_, weights, out);  // the memory-bound part
+  lap(&StepTimes::experts);
   ops_->add(out, x);
+  lap(&StepTimes::other);
 
   select_plain(in, scratch_, plain_);  // what plain routing would have loaded, for the counters
   count(in, plain_, chosen_, scratch_, counters);
+  lap(&StepTimes::routing);
 }
 
 void Model::dense_block(int l) {
@@ -33,8 +38,9 @@ void Model::dense_block(int l) {
   const Matrix x = view(x_, config_.width), normed = view(normed_, config_.width),
                out = view(projected_, config_.width);
   ops_->rms_norm(x, layer.post_norm, config_.norm_eps, normed);
-  ops_->dense_mlp(normed, layer.dense_gate, layer.dense_up, layer.dense_down, out);
+  ops_->dense_mlp(normed, layer.dense_gate_up, layer.dense_down, out);
   ops_->add(out, x);
+  lap(&StepTimes::projections);
 }
 
 }  // namespace carpool

@@ -18,18 +18,22 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return out + "]";
 }
 
-std::vector<float> decode(const TensorInfo* tensor, int64_t rows, int64_t cols) {
-  if (!tensor) return {};  // reported; sizes of a config that no file backs up are not allocated
-  std::vector<float> out(static_cast<size_t>(rows * cols));
-  const WeightView view{*format_of_safetensors(tensor->dtype), tensor->data, rows, cols};
-  for (int64_t r = 0; r < rows; ++r) decode_row(view, r, out.data() + r * cols);
-  return out;
+// Applies `visit` to every panel view of the weights, cold copies apart.
+template <class Visit>
+void for_each_panels(const Weights& weights, Visit visit) {
+  visit(weights.head);
+  for (const LayerWeights& l : weights.layers) {
+    for (const PanelView* w : {&l.q, &l.k, &l.v, &l.o, &l.router, &l.dense_gate_up, &l.dense_down}) visit(*w);
+    for (const auto* list : {&l.experts.gate_up, &l.experts.down}) {
+      for (const PanelView& w : *list) visit(w);
+    }
+  }
 }
 
 // Copies the bytes of `from` to `at` and returns a view of the copy; advances `at`.
-WeightView copy_to(std::byte*& at, const WeightView& from) {
+PanelView copy_to(std::byte*& at, const PanelView& from) {
   std::memcpy(at, from.data, from.bytes());
-  WeightView view = from;
+  PanelView view = from;
   view.data = at;
   at += from.bytes();
   return view;
@@ -37,10 +41,16 @@ WeightView copy_to(std::byte*& at, const WeightView& from) {
 
 size_t bytes_of(const ExpertSet& set) {
   size_t total = 0;
-  for (const auto* list : {&set.gate, &set.up, &set.down}) {
-    for (const WeightView& w : *list) total += w.bytes();
+  for (const auto* list : {&set.gate_up, &set.down}) {
+    for (const PanelView& w : *list) total += w.bytes();
   }
   return total;
+}
+
+// The format of a tensor's bytes: by its dtype in safetensors files, by its name in others.
+const Format* format_of(const std::string& dtype) {
+  const Format* format = format_of_safetensors(dtype);
+  return format ? format : format_of_name(dtype);
 }
 
 }  // namespace
@@ -50,45 +60,76 @@ void TensorReader::report(const std::string& problem) {
   if (++problems_ == kGiveUp) fail();
 }
 
-const TensorInfo* TensorReader::take(const std::string& name, const std::vector<int64_t>& shape) {
+WeightView TensorReader::take(const std::string& name, const std::vector<int64_t>& shape) {
   taken_.insert(name);
+  const auto refuse = [&](const std::string& problem) {
+    report(problem);
+    return WeightView{};
+  };
   const TensorInfo* tensor = source_.find(name);
-  if (!tensor) {
-    report(fmt::format("\"{}\" is missing", escape(name)));
-    return nullptr;
-  }
+  if (!tensor) return refuse(fmt::format("\"{}\" is missing", escape(name)));
   if (tensor->shape != shape) {
-    report(fmt::format("\"{}\" has shape {}, the config needs {}", escape(name), shape_text(tensor->shape),
-                       shape_text(shape)));
-    return nullptr;
+    return refuse(fmt::format("\"{}\" has shape {}, the config needs {}", escape(name), shape_text(tensor->shape),
+                              shape_text(shape)));
   }
-  if (!format_of_safetensors(tensor->dtype)) {
-    report(fmt::format("\"{}\" has dtype {}, supported: {}", escape(name), tensor->dtype, format_names()));
-    return nullptr;
+  const Format* format = format_of(tensor->dtype);
+  if (!format) {
+    return refuse(
+        fmt::format("\"{}\" has dtype {}, supported: {}", escape(name), escape(tensor->dtype), format_names()));
   }
   if (check_finite_) {
     if (const NonFinite bad = scan_non_finite(*tensor); bad.count) {
-      report(fmt::format("\"{}\" has {} values that are NaN or infinite, the first at index {}", escape(name),
-                         bad.count, bad.first_index));
-      return nullptr;
+      return refuse(fmt::format("\"{}\" has {} values that are NaN or infinite, the first at index {}", escape(name),
+                                bad.count, bad.first_index));
     }
   }
   bytes_taken_ += tensor->bytes;
-  if (progress)
+  if (progress) {
     progress(static_cast<double>(bytes_taken_) / static_cast<double>(std::max<size_t>(source_.total_bytes(), 1)));
-  return tensor;
+  }
+  return {*format, tensor->data, shape.size() == 1 ? 1 : shape[0], shape.back()};
 }
 
-WeightView TensorReader::matrix(const std::string& name, int64_t rows, int64_t cols) {
-  const TensorInfo* tensor = take(name, {rows, cols});
-  if (!tensor) return {};
-  return {*format_of_safetensors(tensor->dtype), tensor->data, rows, cols};
+PanelView TensorReader::matrix(const std::string& name, int64_t rows, int64_t cols) {
+  const WeightView w = take(name, {rows, cols});
+  return w.data ? plan_.add(w) : PanelView{};
 }
 
-std::vector<float> TensorReader::vector(const std::string& name, int64_t n) { return decode(take(name, {n}), 1, n); }
+PanelView TensorReader::pair(const std::string& even, const std::string& odd, int64_t rows, int64_t cols) {
+  const WeightView a = take(even, {rows, cols}), b = take(odd, {rows, cols});
+  if (!a.data || !b.data) return {};
+  if (a.format != b.format) {
+    report(fmt::format("\"{}\" is {} and \"{}\" is {}, they must have one format", escape(even), info(a.format).name,
+                       escape(odd), info(b.format).name));
+    return {};
+  }
+  return plan_.add_pair(a, b);
+}
 
-std::vector<float> TensorReader::matrix_f32(const std::string& name, int64_t rows, int64_t cols) {
-  return decode(take(name, {rows, cols}), rows, cols);
+PanelView TensorReader::matrix_f32(const std::string& name, int64_t rows, int64_t cols) {
+  const WeightView w = take(name, {rows, cols});
+  return w.data ? plan_.add_f32(w) : PanelView{};
+}
+
+std::vector<float> TensorReader::vector(const std::string& name, int64_t n) {
+  const WeightView w = take(name, {n});
+  if (!w.data) return {};  // reported; sizes of a config that no file backs up are not allocated
+  std::vector<float> out(static_cast<size_t>(n));
+  decode_row(w, 0, out.data());
+  return out;
+}
+
+WeightView TensorReader::rows(const std::string& name, int64_t rows, int64_t cols) { return take(name, {rows, cols}); }
+
+void TensorReader::check_one_format(const ExpertSet& experts, const std::string& where) {
+  for (const auto* list : {&experts.gate_up, &experts.down}) {
+    for (const PanelView& w : *list) {
+      if (w.rows > 0 && list->front().rows > 0 && w.format != list->front().format) {
+        return report(fmt::format("{}: experts are {} and {}, they must have one format", escape(where),
+                                  info(list->front().format).name, info(w.format).name));
+      }
+    }
+  }
 }
 
 void TensorReader::finish() {
@@ -105,6 +146,13 @@ void TensorReader::fail() const {
   throw Error(ErrorKind::kMalformed, problems_ > kListed ? text + "; ..." : text);
 }
 
+void Weights::place(const std::byte* base) {
+  for_each_panels(*this, [&](const PanelView& w) {
+    // Offsets were stored as pointers from null on; a view without rows stays empty.
+    if (w.rows > 0) const_cast<PanelView&>(w).data = base + reinterpret_cast<size_t>(w.data);
+  });
+}
+
 size_t Weights::expert_bytes() const {
   size_t total = 0;
   for (const LayerWeights& layer : layers) total += bytes_of(layer.experts);
@@ -114,37 +162,42 @@ size_t Weights::expert_bytes() const {
 size_t Weights::bytes_per_expert() const {
   for (const LayerWeights& layer : layers) {
     const ExpertSet& e = layer.experts;
-    if (!e.gate.empty()) return e.gate[0].bytes() + e.up[0].bytes() + e.down[0].bytes();
+    if (!e.down.empty()) return e.gate_up[0].bytes() + e.down[0].bytes();
   }
   return 0;
 }
 
 size_t Weights::dense_bytes_per_step() const {
-  size_t total = head.bytes() + final_norm.size() * sizeof(float);
+  size_t total = final_norm.size() * sizeof(float);
+  for_each_panels(*this, [&](const PanelView& w) { total += w.bytes(); });
   for (const LayerWeights& l : layers) {
-    for (const WeightView* w : {&l.q, &l.k, &l.v, &l.o, &l.dense_gate, &l.dense_up, &l.dense_down}) total += w->bytes();
     for (const auto* v :
-         {&l.input_norm, &l.post_norm, &l.q_bias, &l.k_bias, &l.v_bias, &l.o_bias, &l.q_norm, &l.k_norm, &l.router}) {
+         {&l.input_norm, &l.post_norm, &l.q_bias, &l.k_bias, &l.v_bias, &l.o_bias, &l.q_norm, &l.k_norm}) {
       total += v->size() * sizeof(float);
     }
   }
-  return total;
+  return total - expert_bytes();
+}
+
+bool Weights::block_quantized() const {
+  bool found = false;
+  for_each_panels(*this, [&](const PanelView& w) { found = found || info(w.format).block_elements > 1; });
+  return found;
 }
 
 void Weights::set_cold_copies(int n) {
-  for (size_t c = 0; c < cold.size(); ++c) storage.pop_back();
+  cold_storage.clear();
   cold.clear();
   const size_t one = expert_bytes();
   require_memory(one * static_cast<size_t>(n), fmt::format("{} cold copies of the experts", n));
   for (int c = 0; c < n; ++c) {
-    storage.emplace_back(one);
-    std::byte* at = storage.back().data();
+    cold_storage.emplace_back(one, HugePages::kAuto, "cold copies of the experts");
+    std::byte* at = cold_storage.back().data();
     std::vector<ExpertSet> copy(layers.size());
     for (size_t l = 0; l < layers.size(); ++l) {
       // Expert after expert, so that what one expert reads is one stretch of memory.
-      for (size_t e = 0; e < layers[l].experts.gate.size(); ++e) {
-        copy[l].gate.push_back(copy_to(at, layers[l].experts.gate[e]));
-        copy[l].up.push_back(copy_to(at, layers[l].experts.up[e]));
+      for (size_t e = 0; e < layers[l].experts.down.size(); ++e) {
+        copy[l].gate_up.push_back(copy_to(at, layers[l].experts.gate_up[e]));
         copy[l].down.push_back(copy_to(at, layers[l].experts.down[e]));
       }
     }

@@ -1,8 +1,9 @@
-// The tensors of a model, as views into mapped files or private copies.
+// The tensors of a model: matrices as panels in one private buffer, embedding rows where their file is mapped.
 //
 // Owns Weights (one named field per tensor), TensorReader (takes tensors by name and shape and reports what is missing,
 // misshapen or left over together, so that one look at the message is enough), and the cold copies that benches rotate
-// through so that small models are read from memory rather than from cache. Read next: family.h, forward.cc.
+// through so that small models are read from memory rather than from cache. Read next: panel_plan.h, family.h,
+// forward.cc.
 #pragma once
 
 #include <functional>
@@ -12,69 +13,89 @@
 #include <vector>
 
 #include "backend/ops.h"
+#include "base/large_buffer.h"
 #include "io/weight_source.h"
 #include "model/config.h"
+#include "model/panel_plan.h"
 #include "tensor/format.h"
 
 namespace carpool {
 
-// The routed experts of a layer, or one dense block as a set of one.
+// The routed experts of a layer: gate and up as one matrix of alternating panels (see ExpertWeights).
 struct ExpertSet {
-  std::vector<WeightView> gate, up, down;  // [E]
-  ExpertWeights view() const { return {gate, up, down}; }
+  std::vector<PanelView> gate_up, down;  // [E]
+  ExpertWeights view() const { return {gate_up, down}; }
 };
 
 struct LayerWeights {
   std::vector<float> input_norm, post_norm;  // [D]
-  WeightView q, k, v, o;                     // [H*hd, D], [G*hd, D], [G*hd, D], [D, H*hd]
+  PanelView q, k, v, o;                      // [H*hd, D], [G*hd, D], [G*hd, D], [D, H*hd]
   std::vector<float> q_bias, k_bias, v_bias, o_bias;
   std::vector<float> q_norm, k_norm;  // [head_dim]
-  std::vector<float> router;          // [E, D], float32 always
+  PanelView router;                   // [E, D], float32 always
   Scoring scoring;
-  ExpertSet experts;                            // MoE layers
-  WeightView dense_gate, dense_up, dense_down;  // dense layers
+  ExpertSet experts;                    // MoE layers
+  PanelView dense_gate_up, dense_down;  // dense layers
 };
 
 struct Weights {
-  WeightView embed, head;
+  WeightView embed;  // rows, where the file keeps them
+  PanelView head;
   std::vector<float> final_norm;
   std::vector<LayerWeights> layers;
 
   // cold[c][l]: private copies of all routed experts, used in rotation instead of layers[l].experts when not empty.
   std::vector<std::vector<ExpertSet>> cold;
-  std::vector<std::vector<std::byte>> storage;  // what views point into, besides the source
+  std::vector<LargeBuffer> cold_storage;
+  LargeBuffer panels;             // what panel views point into
+  std::vector<std::byte> random;  // the embedding of a dummy model
   std::unique_ptr<WeightSource> source;
+
+  // Turns the offsets that a plan gave into addresses from `base` on.
+  void place(const std::byte* base);
 
   size_t expert_bytes() const;          // all routed experts together
   size_t bytes_per_expert() const;      // of the first MoE layer; 0 without one
   size_t dense_bytes_per_step() const;  // every weight that each step reads whatever was routed, embedding rows apart
+  // Whether some matrix has a format of integer codes, whose products may take quantised activations.
+  bool block_quantized() const;
   // Makes `n` private copies of the routed experts; 0 drops them. Error{kNoMemory} with both numbers when they cannot
   // fit.
   void set_cold_copies(int n);
 };
 
+// Takes tensors of a source by name and shape, and plans where they go.
 class TensorReader {
  public:
   static constexpr size_t kListed = 10;    // problems that the message spells out
   static constexpr size_t kGiveUp = 1000;  // problems after which the file is not of this model; take throws then
 
   // `check_finite` scans every tensor taken for NaN and Inf.
-  TensorReader(const WeightSource& source, bool check_finite) : source_(source), check_finite_(check_finite) {}
+  TensorReader(const WeightSource& source, bool check_finite, PanelPlan& plan)
+      : source_(source), check_finite_(check_finite), plan_(plan) {}
 
-  WeightView matrix(const std::string& name, int64_t rows, int64_t cols);
-  std::vector<float> vector(const std::string& name, int64_t n);                       // as float32
-  std::vector<float> matrix_f32(const std::string& name, int64_t rows, int64_t cols);  // as float32
+  PanelView matrix(const std::string& name, int64_t rows, int64_t cols);
+  // Two matrices of one shape as alternating panels. They must have one format.
+  PanelView pair(const std::string& even, const std::string& odd, int64_t rows, int64_t cols);
+  PanelView matrix_f32(const std::string& name, int64_t rows, int64_t cols);  // converted to float32
+  std::vector<float> vector(const std::string& name, int64_t n);              // as float32
+  // A matrix that is read row by row where the file keeps it.
+  WeightView rows(const std::string& name, int64_t rows, int64_t cols);
+  // Reports when the experts of a layer differ in format: a pass over a layer is of one kind.
+  void check_one_format(const ExpertSet& experts, const std::string& where);
   // Throws Error{kMalformed}: the first ten of the missing, misshapen, non-finite or unexpected tensors, and their
   // number.
   void finish();
   std::function<void(double share)> progress;  // of the bytes taken so far, if set
 
  private:
-  const TensorInfo* take(const std::string& name, const std::vector<int64_t>& shape);
+  // The named matrix as its file stores it, null data when it was reported.
+  WeightView take(const std::string& name, const std::vector<int64_t>& shape);
   void report(const std::string& problem);
   [[noreturn]] void fail() const;
   const WeightSource& source_;
   bool check_finite_;
+  PanelPlan& plan_;
   std::set<std::string> taken_;
   std::vector<std::string> first_problems_;  // at most kListed
   size_t problems_ = 0;

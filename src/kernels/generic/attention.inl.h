@@ -22,9 +22,16 @@ constexpr int strips(int rows) {
 }
 constexpr int fits(int rows) { return rows <= kAttentionRows ? rows : 1; }
 
+// What the next tile reads, fetched into the cache while this one is computed: from each block's address on, `step`
+// bytes per 16 floats that this tile multiplies.
+struct Ahead {
+  const unsigned char* const* blocks;
+  int64_t offset, step;
+};
+
 // out[m][b * 16 + i] = the scores of M queries, packed [head_dim][M], and B blocks of keys.
-template <int M, int B>
-void scores(const float* q, int head_dim, const float* const* keys, float* out) {
+template <int M, int B, bool kAhead>
+void scores(const float* q, int head_dim, const float* const* keys, const Ahead& ahead, float* out) {
   constexpr int N = B * kVecs;
   Vec sum[M][N];
 #pragma GCC unroll 8
@@ -33,9 +40,20 @@ void scores(const float* q, int head_dim, const float* const* keys, float* out) 
     for (int n = 0; n < N; ++n) sum[m][n] = zero();
   }
   const float* k[B];
-  for (int b = 0; b < B; ++b) k[b] = keys[b];
+  const unsigned char* next[B];
+  for (int b = 0; b < B; ++b) {
+    k[b] = keys[b];
+    next[b] = ahead.blocks[b] + ahead.offset;
+  }
   for (int64_t d = 0; d < head_dim; ++d, q += M) {
     const int64_t at = d * 16;
+    if constexpr (kAhead) {
+#pragma GCC unroll 4
+      for (int b = 0; b < B; ++b) {
+        prefetch(next[b]);
+        next[b] += ahead.step;
+      }
+    }
     if constexpr (M < N) {
       Vec qs[M];
 #pragma GCC unroll 8
@@ -65,26 +83,28 @@ void scores(const float* q, int head_dim, const float* const* keys, float* out) 
   }
 }
 
-template <int M>
-void group_scores(const float* q, int head_dim, const float* const* keys, int blocks, float* out) {
+template <int M, bool kAhead>
+void group_scores(const float* q, int head_dim, const float* const* keys, int blocks, const Ahead& ahead, float* out) {
   int b = 0;
+  const auto next = [&] { return Ahead{ahead.blocks + b, ahead.offset, ahead.step}; };
   if constexpr (strips(M) >= 4) {
-    for (; b + 4 <= blocks; b += 4) scores<M, 4>(q, head_dim, keys + b, out + b * 16);
+    for (; b + 4 <= blocks; b += 4) scores<M, 4, kAhead>(q, head_dim, keys + b, next(), out + b * 16);
   }
   if constexpr (strips(M) >= 2) {
-    for (; b + 2 <= blocks; b += 2) scores<M, 2>(q, head_dim, keys + b, out + b * 16);
+    for (; b + 2 <= blocks; b += 2) scores<M, 2, kAhead>(q, head_dim, keys + b, next(), out + b * 16);
   }
-  for (; b < blocks; ++b) scores<M, 1>(q, head_dim, keys + b, out + b * 16);
+  for (; b < blocks; ++b) scores<M, 1, kAhead>(q, head_dim, keys + b, next(), out + b * 16);
 }
 
 // The positions [begin, end) of a tile, and what they are multiplied with.
 struct Range {
   const float* const* values;  // of each block
   int begin, end;
+  Ahead ahead;
 };
 
 // sum[m][0, C * 16) += p[m][i] * the values' chunks [chunk, chunk + C) over the range; sums are `stride` floats apart.
-template <int M, int C>
+template <int M, int C, bool kAhead>
 void weigh(const float* p, const Range& range, int chunk, float* sums, int64_t stride) {
   constexpr int N = C * kVecs;
   Vec sum[M][N];
@@ -96,7 +116,14 @@ void weigh(const float* p, const Range& range, int chunk, float* sums, int64_t s
   for (int i = range.begin; i < range.end;) {
     const int block = i / 16, stop = range.end < (block + 1) * 16 ? range.end : (block + 1) * 16;
     const float* v = range.values[block] + static_cast<int64_t>(chunk) * kChunkFloats + (i - block * 16) * 16;
+    const unsigned char* next =
+        range.ahead.blocks[block] + range.ahead.offset + (chunk * 16 + i - block * 16) * range.ahead.step;
     for (; i < stop; ++i, v += 16) {
+      if constexpr (kAhead) {
+#pragma GCC unroll 4
+        for (int c = 0; c < C; ++c) prefetch(next + c * 16 * range.ahead.step);
+        next += range.ahead.step;
+      }
       if constexpr (M < N) {
         Vec ps[M];
 #pragma GCC unroll 8
@@ -132,25 +159,32 @@ struct Chunks {
   int chunk, chunks;
 };
 
-template <int M>
+template <int M, bool kAhead>
 void group_weigh(const float* p, const Range& range, Chunks part, float* sums, int64_t stride) {
   const int end = part.chunk + part.chunks;
   int c = part.chunk;
   if constexpr (strips(M) >= 4) {
-    for (; c + 4 <= end; c += 4) weigh<M, 4>(p, range, c, sums + c * 16, stride);
+    for (; c + 4 <= end; c += 4) weigh<M, 4, kAhead>(p, range, c, sums + c * 16, stride);
   }
   if constexpr (strips(M) >= 2) {
-    for (; c + 2 <= end; c += 2) weigh<M, 2>(p, range, c, sums + c * 16, stride);
+    for (; c + 2 <= end; c += 2) weigh<M, 2, kAhead>(p, range, c, sums + c * 16, stride);
   }
-  for (; c < end; ++c) weigh<M, 1>(p, range, c, sums + c * 16, stride);
+  for (; c < end; ++c) weigh<M, 1, kAhead>(p, range, c, sums + c * 16, stride);
 }
 
-constexpr void (*kScores[])(const float*, int, const float* const*, int, float*) = {
-    group_scores<1>,       group_scores<fits(2)>, group_scores<fits(3)>, group_scores<fits(4)>,
-    group_scores<fits(5)>, group_scores<fits(6)>, group_scores<fits(7)>, group_scores<fits(8)>};
-constexpr void (*kWeigh[])(const float*, const Range&, Chunks, float*, int64_t) = {
-    group_weigh<1>,       group_weigh<fits(2)>, group_weigh<fits(3)>, group_weigh<fits(4)>,
-    group_weigh<fits(5)>, group_weigh<fits(6)>, group_weigh<fits(7)>, group_weigh<fits(8)>};
+// By the number of queries - 1.
+struct Products {
+  void (*scores[8])(const float* q, int head_dim, const float* const* keys, int blocks, const Ahead& ahead, float* out);
+  void (*weigh[8])(const float* p, const Range& range, Chunks part, float* sums, int64_t stride);
+};
+template <bool kAhead>
+constexpr Products kProducts = {
+    {group_scores<1, kAhead>, group_scores<fits(2), kAhead>, group_scores<fits(3), kAhead>,
+     group_scores<fits(4), kAhead>, group_scores<fits(5), kAhead>, group_scores<fits(6), kAhead>,
+     group_scores<fits(7), kAhead>, group_scores<fits(8), kAhead>},
+    {group_weigh<1, kAhead>, group_weigh<fits(2), kAhead>, group_weigh<fits(3), kAhead>, group_weigh<fits(4), kAhead>,
+     group_weigh<fits(5), kAhead>, group_weigh<fits(6), kAhead>, group_weigh<fits(7), kAhead>,
+     group_weigh<fits(8), kAhead>}};
 static_assert(kAttentionRows >= 1 && kAttentionRows <= 8);
 
 // Scores of one query's first n >= 1 positions of a tile to e^(score - maximum), in place; updates its state and scales
@@ -232,10 +266,10 @@ inline Work work_of(const AttentionTile& t) {
   return w;
 }
 
-// Queries are taken in blocks of nearly equal size, at most kAttentionRows.
+// As many queries as registers hold, and a rest: a small rest has more strips beside it and is as fast.
 inline int next_group(const Work& w, int query) {
-  const int left = w.queries - query, groups = (left + kAttentionRows - 1) / kAttentionRows;
-  return (left + groups - 1) / groups;
+  const int left = w.queries - query;
+  return left < kAttentionRows ? left : kAttentionRows;
 }
 
 // Positions of the tile at `start` that a row may see.
@@ -263,16 +297,41 @@ inline void begin_span(const Work& w, float* records, int span) {
   }
 }
 
-// Float32 keys and values of the tile's first `blocks` blocks: where they lie, or widened.
-inline void widen_tile(const Work& w, int start, int blocks, const float** keys, const float** values) {
+// The blocks of the tile at `start` as they are stored; `otherwise` past the rows' positions, which does no harm to
+// fetch.
+inline void stored_blocks(const Work& w, int start, const unsigned char* otherwise, const unsigned char** blocks) {
   const AttentionTile& t = w.tile;
-  for (int b = 0; b < blocks; ++b) {
-    const auto* k =
-        reinterpret_cast<const unsigned char*>(t.base) + static_cast<size_t>(t.blocks[start / 16 + b]) * t.block_stride;
+  for (int b = 0; b < kTileBlocks; ++b) {
+    const int position = start + b * 16;
+    blocks[b] = otherwise;
+    if (position < t.first + t.rows) {
+      blocks[b] = reinterpret_cast<const unsigned char*>(t.base) +
+                  static_cast<size_t>(t.blocks[position / 16]) * t.block_stride;
+    }
+  }
+}
+
+// The tile under work.
+struct Tile {
+  int start, blocks;                         // first position, blocks that some row sees
+  const unsigned char* stored[kTileBlocks];  // of this tile and of the next one
+  const unsigned char* next[kTileBlocks];
+  const float *keys[kTileBlocks], *values[kTileBlocks];
+  int groups;  // of queries
+  // With few queries reading is the slow part: they fetch the next tile. With many, fetching costs more than it brings.
+  const Products* products;
+  int64_t step;  // bytes of the next tile that a group fetches per register of 16 floats
+};
+
+// Float32 keys and values: where they lie, or widened.
+inline void widen_tile(const Work& w, Tile& tile) {
+  const AttentionTile& t = w.tile;
+  for (int b = 0; b < tile.blocks; ++b) {
+    const unsigned char* k = tile.stored[b];
     const unsigned char* v = k + t.value_offset;
     if (t.format == KvFormat::kF32) {
-      keys[b] = reinterpret_cast<const float*>(k);
-      values[b] = reinterpret_cast<const float*>(v);
+      tile.keys[b] = reinterpret_cast<const float*>(k);
+      tile.values[b] = reinterpret_cast<const float*>(v);
       continue;
     }
     float* wide_keys = w.keys + b * 16 * w.elements;
@@ -284,59 +343,75 @@ inline void widen_tile(const Work& w, int start, int blocks, const float** keys,
       widen_q8_keys(k, t.head_dim, wide_keys);
       widen_q8_values(v, t.head_dim, wide_values);
     }
-    keys[b] = wide_keys;
-    values[b] = wide_values;
+    tile.keys[b] = wide_keys;
+    tile.values[b] = wide_values;
   }
 }
 
+inline Tile tile_at(const Work& w, int start) {
+  Tile tile{};
+  tile.start = start;
+  tile.blocks = (seen(w, w.tile.rows - 1, start) + 15) / 16;
+  stored_blocks(w, start, nullptr, tile.stored);
+  stored_blocks(w, start + kTile, tile.stored[0], tile.next);
+  for (int query = 0; query < w.queries; query += next_group(w, query)) ++tile.groups;
+  tile.products = tile.groups <= 2 ? &kProducts<true> : &kProducts<false>;
+  const auto registers = static_cast<int64_t>(w.tile.head_dim) * tile.groups;
+  tile.step = (static_cast<int64_t>(w.tile.value_offset) + registers - 1) / registers;
+  widen_tile(w, tile);
+  return tile;
+}
+
 // Queries [query, query + m): what all of them see together, then what the later rows see beyond the first one.
-inline void weigh_group(const Work& w, int start, int query, const float* const* values, Chunks part, float* records) {
+inline void weigh_group(const Work& w, const Tile& tile, int query, const Ahead& ahead, Chunks part, float* records) {
   const int64_t stride = w.elements + 16;
   const int m = next_group(w, query), heads = w.tile.heads;
   const auto run = [&](int from, int to, int begin, int end) {
     if (begin < end) {
-      kWeigh[to - from - 1](w.p + from * kTile, {values, begin, end}, part, records + from * stride + 16, stride);
+      tile.products->weigh[to - from - 1](w.p + from * kTile, {tile.values, begin, end, ahead}, part,
+                                          records + from * stride + 16, stride);
     }
   };
   const int first_row = query / heads, last_row = (query + m - 1) / heads;
-  const int together = seen(w, first_row, start);
+  const int together = seen(w, first_row, tile.start);
   run(query, query + m, 0, together);
-  if (seen(w, last_row, start) == together) return;
+  if (seen(w, last_row, tile.start) == together) return;
   for (int row = first_row; row <= last_row; ++row) {
     const int from = row == first_row ? query : row * heads;
     const int to = row == last_row ? query + m : (row + 1) * heads;
-    run(from, to, together, seen(w, row, start));
+    run(from, to, together, seen(w, row, tile.start));
   }
 }
 
 inline void pass_tile(const Work& w, int start, float* records) {
-  const int64_t stride = w.elements + 16;
-  const int longest = seen(w, w.tile.rows - 1, start);
-  const int blocks = (longest + 15) / 16, chunks = static_cast<int>(w.elements / 16);
-  const float *keys[kTileBlocks], *values[kTileBlocks];
-  widen_tile(w, start, blocks, keys, values);
+  const int64_t stride = w.elements + 16, head_dim = w.tile.head_dim;
+  const Tile tile = tile_at(w, start);
   // Two blocks of keys stay in L1 while all queries pass over them.
-  const int step = next_group(w, 0) == w.queries ? kTileBlocks : 2;
-  for (int b = 0; b < blocks; b += step) {
-    const int count = blocks - b < step ? blocks - b : step;
-    for (int query = 0; query < w.queries;) {
+  const int step = tile.groups == 1 ? kTileBlocks : 2;
+  for (int b = 0; b < tile.blocks; b += step) {
+    const int count = tile.blocks - b < step ? tile.blocks - b : step;
+    for (int query = 0, group = 0; query < w.queries; ++group) {
       const int m = next_group(w, query);
       if (seen(w, (query + m - 1) / w.tile.heads, start) > b * 16) {
-        kScores[m - 1](w.packed + static_cast<int64_t>(query) * w.tile.head_dim, w.tile.head_dim, keys + b, count,
-                       w.p + query * kTile + b * 16);
+        tile.products->scores[m - 1](w.packed + query * head_dim, w.tile.head_dim, tile.keys + b, count,
+                                     {tile.next + b, group * head_dim * tile.step, tile.step},
+                                     w.p + query * kTile + b * 16);
       }
       query += m;
     }
   }
   for (int query = 0; query < w.queries; ++query) {
     const int n = seen(w, query / w.tile.heads, start);
-    if (n > 0)
+    if (n > 0) {
       exponentials(w.p + query * kTile, n, w.states + query * kState, records + query * stride + 16, w.elements);
+    }
   }
+  const int chunks = static_cast<int>(w.elements / 16);
   for (int c = 0; c < chunks; c += kChunksAtOnce) {
     const Chunks part{c, chunks - c < kChunksAtOnce ? chunks - c : kChunksAtOnce};
-    for (int query = 0; query < w.queries; query += next_group(w, query)) {
-      weigh_group(w, start, query, values, part, records);
+    for (int query = 0, group = 0; query < w.queries; query += next_group(w, query), ++group) {
+      const int64_t offset = static_cast<int64_t>(w.tile.value_offset) + group * w.elements * tile.step;
+      weigh_group(w, tile, query, {tile.next, offset, tile.step}, part, records);
     }
   }
 }

@@ -114,9 +114,9 @@ void take_attention(const ModelConfig& c, const std::string& p, TensorReader& re
 }
 
 void take_weights(const ModelConfig& c, TensorReader& reader, Weights& weights) {
-  weights.embed = reader.matrix("model.embed_tokens.weight", c.vocab, c.width);
+  weights.embed = reader.rows("model.embed_tokens.weight", c.vocab, c.width);
   weights.final_norm = reader.vector("model.norm.weight", c.width);
-  weights.head = c.tied_head ? weights.embed : reader.matrix("lm_head.weight", c.vocab, c.width);
+  weights.head = reader.matrix(c.tied_head ? "model.embed_tokens.weight" : "lm_head.weight", c.vocab, c.width);
   for (int l = 0; l < c.layers; ++l) {
     const std::string p = fmt::format("model.layers.{}.", l);
     LayerWeights layer;
@@ -128,13 +128,14 @@ void take_weights(const ModelConfig& c, TensorReader& reader, Weights& weights) 
       layer.router = reader.matrix_f32(p + "mlp.gate.weight", c.n_experts, c.width);
       for (int e = 0; e < c.n_experts; ++e) {
         const std::string x = fmt::format("{}mlp.experts.{}.", p, e);
-        layer.experts.gate.push_back(reader.matrix(x + "gate_proj.weight", c.expert_width, c.width));
-        layer.experts.up.push_back(reader.matrix(x + "up_proj.weight", c.expert_width, c.width));
+        layer.experts.gate_up.push_back(
+            reader.pair(x + "gate_proj.weight", x + "up_proj.weight", c.expert_width, c.width));
         layer.experts.down.push_back(reader.matrix(x + "down_proj.weight", c.width, c.expert_width));
       }
+      reader.check_one_format(layer.experts, p + "mlp.experts");
     } else {
-      layer.dense_gate = reader.matrix(p + "mlp.gate_proj.weight", c.dense_width, c.width);
-      layer.dense_up = reader.matrix(p + "mlp.up_proj.weight", c.dense_width, c.width);
+      layer.dense_gate_up =
+          reader.pair(p + "mlp.gate_proj.weight", p + "mlp.up_proj.weight", c.dense_width, c.width);
       layer.dense_down = reader.matrix(p + "mlp.down_proj.weight", c.width, c.dense_width);
     }
     weights.layers.push_back(std::move(layer));
