@@ -70,13 +70,13 @@ std::vector<int> block_table(int start, int count) {
   return table;
 }
 
-// Largest error of each stored element of a head: half a unit of bfloat16, or half the scale of its group of 32, which
-// is rounded up by at most 2^-7, and the rounding of the quotient.
+// Largest error of each stored element of a head: half a unit of bfloat16 (8 significant bits), or half the scale of
+// its group of 32, which is rounded up by at most 2^-7, and the rounding of the quotient.
 std::vector<double> format_bound(KvFormat format, const float* x, int n) {
   std::vector<double> bound(static_cast<size_t>(n), 0.0);
   for (int i = 0; i < n; ++i) {
     const double own = std::fabs(static_cast<double>(x[i]));
-    if (format == KvFormat::kBF16) bound[static_cast<size_t>(i)] = own * 0x1p-9;
+    if (format == KvFormat::kBF16) bound[static_cast<size_t>(i)] = own * 0x1p-8;
     if (format != KvFormat::kQ8) continue;
     double most = 0;
     for (int j = i / 32 * 32; j < std::min(n, i / 32 * 32 + 32); ++j) most = std::max<double>(most, std::fabs(x[j]));
