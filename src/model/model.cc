@@ -41,8 +41,8 @@ void fill_weights(const PanelPlan& plan, uint64_t besides, const std::string& wh
                   Weights& weights) {
   require_memory(plan.bytes() + besides, what);
   weights.panels = LargeBuffer(plan.bytes(), options.huge_pages, "the weights");
-  plan.fill(weights.panels.data(), ops, options.progress);
-  weights.place(weights.panels.data());
+  plan.fill(weights.panels.bytes().data(), ops, options.progress);
+  weights.place(weights.panels.bytes().data());
 }
 
 }  // namespace

@@ -192,7 +192,7 @@ void Weights::set_cold_copies(int n) {
   require_memory(one * static_cast<size_t>(n), fmt::format("{} cold copies of the experts", n));
   for (int c = 0; c < n; ++c) {
     cold_storage.emplace_back(one, HugePages::kAuto, "cold copies of the experts");
-    std::byte* at = cold_storage.back().data();
+    std::byte* at = cold_storage.back().bytes().data();
     std::vector<ExpertSet> copy(layers.size());
     for (size_t l = 0; l < layers.size(); ++l) {
       // Expert after expert, so that what one expert reads is one stretch of memory.
