@@ -51,7 +51,7 @@ struct KernelsCommand {
   MachineOptions machine;
   KernelOptions bench;
   std::vector<std::string> formats = {"all"}, isas = {"all"};
-  std::string shape = "2048x2048", json;
+  std::string shape = "2048x1024", json;
 };
 
 template <class T>
@@ -66,10 +66,7 @@ ModelConfig config_of(const std::string& model) {
 
 Model load(const ModelOptions& options) {
   Progress progress(options.quiet);
-  LoadOptions load;
-  load.threads = options.threads;
-  load.isa = options.isa;
-  load.check_finite = options.check_finite;
+  LoadOptions load = options.load_options();
   load.progress = [&](double share) { progress.show("loading", share); };
   return Model::load(options.model, load);
 }

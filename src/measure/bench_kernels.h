@@ -19,7 +19,7 @@ struct KernelOptions {
   std::vector<std::string> isas;
   std::vector<int> rows = {1, 2, 4, 8, 16, 32};
   std::vector<int> threads = {1};  // each in turn
-  int64_t k = 2048, n = 2048;      // matrix of n outputs by k inputs
+  int64_t k = 2048, n = 1024;      // matrix of n outputs by k inputs
   int repeats = 5;
   double seconds = 0.02;  // of a cell and repeat, at least one call
   uint64_t seed = 1;

@@ -96,11 +96,14 @@ Estimate median_with_extremes(const std::vector<double>& values) {
 BenchProbe::BenchProbe(size_t bytes) {
   if (bytes == 0) bytes = std::max(kProbeBytes, 4 * last_level_cache());
   require_memory(bytes, "the probe of the read bandwidth");
-  buffer_.resize(bytes);
-  std::memset(buffer_.data(), 1, bytes);  // so that every page is really there, and not one page of zeros
+  buffer_ = LargeBuffer(bytes, HugePages::kAuto, "the probe of the read bandwidth");
+  std::memset(buffer_.bytes().data(), 1, bytes);  // so that every page is really there, and not one page of zeros
 }
 
-double BenchProbe::pass(Ops& ops) { return static_cast<double>(buffer_.size()) / ops.read_seconds(buffer_) / 1e9; }
+double BenchProbe::pass(Ops& ops) {
+  const std::span<const std::byte> bytes = buffer_.bytes();
+  return static_cast<double>(bytes.size()) / ops.read_seconds(bytes) / 1e9;
+}
 
 double uniform_experts(int n_experts, int top_k, int rows) {
   return n_experts * (1 - std::pow(1 - static_cast<double>(top_k) / n_experts, rows));

@@ -12,6 +12,7 @@
 
 #include "backend/ops.h"
 #include "base/json.h"
+#include "base/large_buffer.h"
 #include "measure/report.h"
 #include "measure/result.h"
 
@@ -62,7 +63,7 @@ Estimate paired_floor_share(double bytes, const std::vector<double>& read_gbps, 
 Estimate median_with_extremes(const std::vector<double>& values);
 
 // Passes over one buffer of at least 1 GiB and four last-level caches: bytes / seconds of all threads together reading
-// every byte once. GB = 10^9 bytes.
+// every byte once, on pages like those of weights. GB = 10^9 bytes.
 class BenchProbe {
  public:
   // `bytes` = 0 for the size above. Error{kNoMemory} when it does not fit.
@@ -70,7 +71,7 @@ class BenchProbe {
   double pass(Ops& ops);  // GB/s
 
  private:
-  std::vector<std::byte> buffer_;
+  LargeBuffer buffer_;
 };
 
 // Distinct experts of `rows` independent tokens that each pick K of E uniformly.

@@ -6,12 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "backend/ops.h"
+#include "base/large_buffer.h"
 #include "tensor/panels.h"
 
 namespace carpool {
@@ -25,10 +25,7 @@ class RandomPanels {
   std::span<const PanelView> views() const { return views_; }
 
  private:
-  struct Free {
-    void operator()(std::byte* p) const;
-  };
-  std::unique_ptr<std::byte, Free> memory_;
+  LargeBuffer memory_;
   std::vector<PanelView> views_;
 };
 
