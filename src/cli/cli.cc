@@ -58,6 +58,7 @@ int run_cli(int argc, const char* const* argv) {
   add_bench(app, invocation);
   add_inspect(app, invocation);
   add_doctor(app, invocation);
+  add_quantize(app);
   add_routing(app);
   try {
     app.parse(argc, argv);

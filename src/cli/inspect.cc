@@ -60,6 +60,7 @@ StepBytes bytes_of_files(const ModelConfig& config, const std::string& directory
   StepBytes bytes = assumed_bytes(config, Format::kF32);  // for the KV cache
   bytes.per_expert = static_cast<double>(weights.bytes_per_expert());
   bytes.dense = static_cast<double>(weights.dense_bytes_per_step());
+  bytes.set_kv(config, default_kv_format(weights.block_quantized()));
   bytes.weights = static_cast<double>(source->total_bytes());
   bytes.source.clear();
   for (const auto& [dtype, n] : by_dtype)

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/time.h"
+#include "text/tokenizer_gguf.h"
 #include "text/utf8.h"
 
 namespace carpool {
@@ -108,15 +109,32 @@ mode_t new_file_mode() {
 }  // namespace
 
 void ModelOptions::add_to(CLI::App& command) {
-  command.add_option("MODEL", model, "Hugging Face directory with config.json, safetensors and tokenizer.json")
+  command
+      .add_option("MODEL", model,
+                  "Hugging Face directory with config.json, safetensors and tokenizer.json, or a .gguf file")
       ->required();
   command.add_option("--threads", threads, "threads to compute with (default: usable CPUs, cgroup quota included)")
       ->check(CLI::Range(1, 1024));
   command.add_option("--isa", isa, "instruction set: auto, scalar, avx2 or avx512")
       ->default_val("auto")
       ->envname("CARPOOL_ISA");
+  command
+      .add_option("--kv-cache-dtype", kv_cache_dtype,
+                  "elements of the key-value cache: f32 is exact, bf16 halves it, q8 quarters it (int8, a scale per 32); "
+                  "auto = bf16 for block-quantised weights, else f32")
+      ->check(CLI::IsMember({"auto", "f32", "bf16", "q8"}))
+      ->capture_default_str();
   command.add_flag("!--no-finite-check", check_finite, "do not scan the weights for NaN and infinity while loading");
   command.add_flag("--quiet", quiet, "no progress on standard error");
+}
+
+LoadOptions ModelOptions::load_options() const {
+  LoadOptions load;
+  load.threads = threads;
+  load.isa = isa;
+  load.check_finite = check_finite;
+  load.kv_format = kv_format_of_name(kv_cache_dtype);  // none for auto
+  return load;
 }
 
 void PolicyOption::add_to(CLI::App& command) {
@@ -150,29 +168,52 @@ std::string PolicyOption::resolve() const {
   return min_batch ? fmt::format("oea:k0={},min_batch={}", k0, *min_batch) : fmt::format("oea:k0={}", k0);
 }
 
+namespace {
+
+// What reads and writes a model's text, and the name of the file it is from.
+struct TextParts {
+  std::string where;
+  Tokenizer tokenizer;
+  TokenizerConfig config;
+};
+
+TextParts text_of_gguf(const std::string& path) {
+  const GgufSet files = GgufSet::open(path);
+  if (!gguf_has_tokenizer(files.metadata())) {
+    throw Error(ErrorKind::kConfig,
+                fmt::format("{}: the file has no tokenizer; only carpool bench and inspect can use it", files.where()));
+  }
+  return {files.where(), gguf_tokenizer(files.metadata()), gguf_tokenizer_config(files.metadata())};
+}
+
+TextParts text_of_directory(const std::string& directory) {
+  const std::string path = path_in(directory, "tokenizer.json"), config = path_in(directory, "tokenizer_config.json");
+  TextParts parts{escape(path, 400), Tokenizer::load(path), {}};
+  if (file_exists(config)) parts.config = TokenizerConfig::load(config);
+  return parts;
+}
+
+}  // namespace
+
 LoadedModel load_model(const ModelOptions& options) {
   std::error_code ignored;  // a name that cannot be followed is no directory either
-  if (!std::filesystem::is_directory(options.model, ignored)) {
+  const bool gguf = is_gguf_path(options.model);
+  if (!gguf && !std::filesystem::is_directory(options.model, ignored)) {
     throw Error(ErrorKind::kMissing, fmt::format("{}: no such model directory", escape(options.model, 400)));
   }
+  std::optional<TextParts> text;
+  if (gguf) text = text_of_gguf(options.model);  // a file without a tokenizer is refused before it is read
   Progress progress(options.quiet);
-  LoadOptions load;
-  load.threads = options.threads;
-  load.isa = options.isa;
-  load.check_finite = options.check_finite;
+  LoadOptions load = options.load_options();
   load.progress = [&](double share) { progress.show("loading", share); };
   Model model = Model::load(options.model, load);
-  const std::string path = path_in(options.model, "tokenizer.json");
-  Tokenizer tokenizer = Tokenizer::load(path);
-  if (tokenizer.vocab_size() > model.config().vocab) {
+  if (!gguf) text = text_of_directory(options.model);
+  if (text->tokenizer.vocab_size() > model.config().vocab) {
     throw Error(ErrorKind::kMalformed,
-                fmt::format("{}: token ids go up to {}, the model's embedding has {} rows", escape(path, 400),
-                            tokenizer.vocab_size() - 1, model.config().vocab));
+                fmt::format("{}: token ids go up to {}, the model's embedding has {} rows", text->where,
+                            text->tokenizer.vocab_size() - 1, model.config().vocab));
   }
-  const std::string config = path_in(options.model, "tokenizer_config.json");
-  TokenizerConfig tokenizer_config;
-  if (file_exists(config)) tokenizer_config = TokenizerConfig::load(config);
-  return {std::move(model), std::move(tokenizer), std::move(tokenizer_config)};
+  return {std::move(model), std::move(text->tokenizer), std::move(text->config)};
 }
 
 std::vector<std::string> read_lines(const std::string& path) {

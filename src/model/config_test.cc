@@ -147,7 +147,7 @@ TEST(ModelConfig, UnsupportedFeaturesAreRefusedWithWhatIsSupported) {
   expect_config_refused("use_sliding_window", "true", "\"use_sliding_window\"", ErrorKind::kConfig);
   expect_config_refused("rope_scaling", "{\"rope_type\": \"yarn\", \"factor\": 4}", "type \"yarn\" is not supported",
                         ErrorKind::kConfig);
-  expect_config_refused("quantization_config", "{\"quant_method\": \"fp8\"}", "\"quantization_config\"",
+  expect_config_refused("quantization_config", "{\"quant_method\": \"gptq\"}", "\"quantization_config\"",
                         ErrorKind::kConfig);
 }
 

@@ -121,6 +121,25 @@ StoredMatrix stored_matrix(const WeightSource& source, const TensorInfo& tensor)
   return Finder(source, tensor).find();
 }
 
+void check_quantization_config(const JsonObject& config) {
+  constexpr const char* kKey = "quantization_config";
+  if (!config.has(kKey)) return;
+  const JsonObject q = config.object(kKey);
+  const std::string method = q.string_or("quant_method", ""), algorithm = q.string_or("quant_algo", "");
+  bool known = method == "modelopt" && (algorithm == "NVFP4" || algorithm == "FP8");
+  if (method == "fp8") {
+    const json::array blocks = {kFp8Block, kFp8Block};
+    known = !q.has("weight_block_size") || q.array("weight_block_size") == blocks;
+  }
+  if (known) return;
+  throw Error(
+      ErrorKind::kConfig,
+      fmt::format("{}: \"{}\": checkpoints of the method \"{}\"{} are not supported; supported: fp8 in blocks of "
+                  "128 x 128, modelopt NVFP4 and FP8",
+                  config.where(), kKey, escape(method),
+                  algorithm.empty() ? "" : fmt::format(" ({})", escape(algorithm))));
+}
+
 bool is_scale(const WeightSource& source, const TensorInfo& tensor) {
   for (const std::string_view ending : {".weight_scale", ".weight_scale_2", ".weight_scale_inv", ".input_scale"}) {
     const std::string_view name = tensor.name;

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "io/weight_source.h"
 #include "tensor/format.h"
 
@@ -27,6 +28,10 @@ struct StoredMatrix {
 // format has, scales that are missing or of another shape or dtype, a row that is not whole blocks, more than two
 // dimensions.
 StoredMatrix stored_matrix(const WeightSource& source, const TensorInfo& tensor);
+
+// What "quantization_config" of a config.json may say; nothing is taken from it, because the tensors say it too. Throws
+// Error{kConfig} for a method whose tensors are stored in other ways (the supported ones are listed).
+void check_quantization_config(const JsonObject& config);
 
 // True for a tensor that holds the scales of another one of `source`.
 bool is_scale(const WeightSource& source, const TensorInfo& tensor);

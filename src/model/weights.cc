@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "model/stored_matrix.h"
 
 namespace carpool {
 namespace {
@@ -47,12 +48,6 @@ size_t bytes_of(const ExpertSet& set) {
   return total;
 }
 
-// The format of a tensor's bytes: by its dtype in safetensors files, by its name in others.
-const Format* format_of(const std::string& dtype) {
-  const Format* format = format_of_safetensors(dtype);
-  return format ? format : format_of_name(dtype);
-}
-
 }  // namespace
 
 void TensorReader::report(const std::string& problem) {
@@ -68,26 +63,35 @@ WeightView TensorReader::take(const std::string& name, const std::vector<int64_t
   };
   const TensorInfo* tensor = source_.find(name);
   if (!tensor) return refuse(fmt::format("\"{}\" is missing", escape(name)));
-  if (tensor->shape != shape) {
-    return refuse(fmt::format("\"{}\" has shape {}, the config needs {}", escape(name), shape_text(tensor->shape),
-                              shape_text(shape)));
+  StoredMatrix stored;
+  try {
+    stored = stored_matrix(source_, *tensor);
+  } catch (const Error& e) {
+    return refuse(e.what());
   }
-  const Format* format = format_of(tensor->dtype);
-  if (!format) {
+  const WeightView& view = stored.view;
+  const std::vector<int64_t> found = shape.size() == 2 && tensor->shape.size() == 2
+                                         ? std::vector<int64_t>{view.rows, view.cols}  // of values, not of packed bytes
+                                         : tensor->shape;
+  if (found != shape) {
     return refuse(
-        fmt::format("\"{}\" has dtype {}, supported: {}", escape(name), escape(tensor->dtype), format_names()));
+        fmt::format("\"{}\" has shape {}, the config needs {}", escape(name), shape_text(found), shape_text(shape)));
   }
-  if (check_finite_) {
-    if (const NonFinite bad = scan_non_finite(*tensor); bad.count) {
-      return refuse(fmt::format("\"{}\" has {} values that are NaN or infinite, the first at index {}", escape(name),
-                                bad.count, bad.first_index));
+  std::vector<const TensorInfo*> parts = stored.scales;
+  parts.push_back(tensor);
+  for (const TensorInfo* part : parts) {
+    taken_.insert(part->name);
+    bytes_taken_ += part->bytes;
+    if (!check_finite_) continue;
+    if (const NonFinite bad = scan_non_finite(*part); bad.count) {
+      return refuse(fmt::format("\"{}\" has {} values that are NaN or infinite, the first at index {}",
+                                escape(part->name), bad.count, bad.first_index));
     }
   }
-  bytes_taken_ += tensor->bytes;
   if (progress) {
     progress(static_cast<double>(bytes_taken_) / static_cast<double>(std::max<size_t>(source_.total_bytes(), 1)));
   }
-  return {*format, tensor->data, shape.size() == 1 ? 1 : shape[0], shape.back()};
+  return view;
 }
 
 PanelView TensorReader::matrix(const std::string& name, int64_t rows, int64_t cols) {

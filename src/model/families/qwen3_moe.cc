@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "model/family.h"
+#include "model/stored_matrix.h"
 
 namespace carpool::qwen3_moe {
 namespace {
@@ -88,12 +89,7 @@ ModelConfig read_config(const JsonObject& json) {
   if (json.boolean_or("use_sliding_window", false)) {
     throw Error(ErrorKind::kConfig, fmt::format("{}: \"use_sliding_window\": true is not supported", json.where()));
   }
-  if (json.has("quantization_config")) {
-    throw Error(ErrorKind::kConfig,
-                fmt::format("{}: \"quantization_config\": quantized checkpoints of this family are not "
-                            "supported; supported formats: {}",
-                            json.where(), format_names()));
-  }
+  check_quantization_config(json);
   return c;
 }
 
