@@ -23,9 +23,12 @@ struct ModelOptions {
   std::string isa;
   bool check_finite = true;
   bool quiet = false;
+  std::string kv_cache_dtype = "auto";
 
-  // MODEL, --threads, --isa, --no-finite-check, --quiet.
+  // MODEL, --threads, --isa, --kv-cache-dtype, --no-finite-check, --quiet.
   void add_to(CLI::App& command);
+  // What Model::load is told of them.
+  LoadOptions load_options() const;
 };
 
 // --policy SPEC with the aliases --oea-k0 and --oea-min-batch, which CARPOOL_OEA_K0 and CARPOOL_OEA_MIN_BATCH stand in

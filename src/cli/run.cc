@@ -122,6 +122,8 @@ void write_json(const RunOptions& options, const Invocation& invocation, LoadedM
   }
   out["results"] = std::move(results);
   out["kv_tokens"] = int64_t{engine.total_kv_blocks()} * KvCache::kBlockTokens;
+  out["kv_cache_dtype"] = name(loaded.model.kv_format());
+  out["kv_cache_bytes"] = engine.kv_bytes();
   out["routing"] = routing_json(engine.decode_routing());
   out["routing_all"] = routing_json(engine.routing());
   write_output(options.json, pretty(out));
@@ -177,6 +179,11 @@ void run(const RunOptions& options, const Invocation& invocation) {
         needed_kv_tokens(lengths, options.max_tokens, options.max_batch, loaded.model.config().context);
   }
   Engine engine(loaded.model, &loaded.tokenizer, make_policy(policy->spec()), engine_options);
+  if (options.verbose) {
+    std::fprintf(stderr, "key-value cache: %ld positions, %s, %.1f MB\n",
+                 static_cast<long>(engine.total_kv_blocks()) * KvCache::kBlockTokens,
+                 std::string(name(loaded.model.kv_format())).c_str(), static_cast<double>(engine.kv_bytes()) / 1e6);
+  }
   std::map<RequestId, Answer> answers;
   for (size_t i = 0; i < prompts.size(); ++i) {
     Request request;

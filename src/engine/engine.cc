@@ -34,7 +34,7 @@ Engine::Engine(Model& model, const Tokenizer* tokenizer, std::unique_ptr<Policy>
     : model_(model),
       tokenizer_(tokenizer),
       policy_(std::move(policy)),
-      kv_(model.config(), pool_tokens(options, model.config())),
+      kv_(model.config(), pool_tokens(options, model.config()), model.kv_format()),
       scheduler_(kv_, options.max_batch, options.chunk) {
   if (model.config().moe_layers() > 0) policy_->check(model.config().n_experts, model.config().top_k);
   const int rows = options.max_batch + options.chunk;

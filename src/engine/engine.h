@@ -53,6 +53,7 @@ class Engine {
   int waiting() const { return scheduler_.waiting(); }
   int free_kv_blocks() const { return kv_.free_blocks(); }
   int total_kv_blocks() const { return kv_.total_blocks(); }
+  size_t kv_bytes() const { return kv_.bytes(); }  // of the whole pool
 
  private:
   void emit(Sequence& s, int token);

@@ -186,7 +186,7 @@ std::vector<DecodeRow> run_decode(Model& model, const DecodeOptions& options) {
   }
   const int most = *std::max_element(options.batches.begin(), options.batches.end());
   const int64_t tokens = KvCache::blocks_for(options.prompt + options.steps) * KvCache::kBlockTokens * most;
-  KvCache kv(model.config(), tokens);
+  KvCache kv(model.config(), tokens, model.kv_format());
   BenchProbe probe(options.probe_bytes);
   {  // buffers grow, threads wake, files come into memory
     Sequences warm_up(model, kv, options, options.repeats, most);

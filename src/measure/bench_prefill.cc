@@ -62,7 +62,7 @@ void check_prefill(const ModelConfig& config, const PrefillOptions& options) {
 
 std::vector<PrefillRow> run_prefill(Model& model, const PrefillOptions& options) {
   check_prefill(model.config(), options);
-  KvCache kv(model.config(), *std::max_element(options.tokens.begin(), options.tokens.end()));
+  KvCache kv(model.config(), *std::max_element(options.tokens.begin(), options.tokens.end()), model.kv_format());
   BenchProbe probe(options.probe_bytes);
   std::vector<RowState> states;
   for (const int n : options.tokens) states.emplace_back().tokens = n;

@@ -119,10 +119,15 @@ StepBytes assumed_bytes(const ModelConfig& config, Format format) {
   StepBytes bytes;
   bytes.per_expert = static_cast<double>(p.per_expert) * each;
   bytes.dense = static_cast<double>(p.attention - biases + p.dense + p.embedding) * each + floats * kFloat;
-  bytes.kv_per_token = 2.0 * config.kv_width() * config.layers * kFloat;
+  bytes.set_kv(config, default_kv_format(f.block_elements > 1));
   bytes.weights = static_cast<double>(p.total) * each;
   bytes.source = fmt::format("assumed {}", f.name);
   return bytes;
+}
+
+void StepBytes::set_kv(const ModelConfig& config, KvFormat format) {
+  kv_format = format;
+  kv_per_token = static_cast<double>(KvCache::bytes_for(config, KvCache::kBlockTokens, format)) / KvCache::kBlockTokens;
 }
 
 double uniform_union(int n_experts, int k, int batch) {
@@ -180,7 +185,7 @@ std::optional<TextRouting> count_on_text(Model& model, std::span<const int> toke
   out.batch = batch;
   out.steps = static_cast<int>(std::min({length, static_cast<size_t>(max_steps), static_cast<size_t>(c.context)}));
   const int blocks = KvCache::blocks_for(out.steps);
-  KvCache kv(c, int64_t{blocks} * KvCache::kBlockTokens * batch);
+  KvCache kv(c, int64_t{blocks} * KvCache::kBlockTokens * batch, model.kv_format());
   std::vector<std::vector<int>> tables(static_cast<size_t>(batch));
   for (auto& table : tables) CARPOOL_CHECK(kv.take(blocks, table));
   CountingTopk::Counts counts;

@@ -34,7 +34,11 @@ struct StepBytes {
   double dense = 0;         // read by every step whatever was routed
   double kv_per_token = 0;  // keys and values of one position, all layers
   double weights = 0;       // the whole model
-  std::string source;       // "BF16 98.1 %, F32 1.9 %" of the files, or "assumed bf16"
+  KvFormat kv_format = KvFormat::kF32;
+  std::string source;  // "BF16 98.1 %, F32 1.9 %" of the files, or "assumed bf16"
+
+  // The cache of a model, in this format.
+  void set_kv(const ModelConfig& config, KvFormat format);
 };
 // Sizes if every matrix were stored in `format`; norms, biases and the router are float32 in memory.
 StepBytes assumed_bytes(const ModelConfig& config, Format format);

@@ -64,7 +64,8 @@ std::vector<std::pair<std::string, std::string>> size_lines(const InspectReport&
   lines.emplace_back("weights", fmt::format("{} ({})", bytes_text(r.bytes.weights), r.bytes.source));
   lines.emplace_back("one expert", bytes_text(r.bytes.per_expert));
   lines.emplace_back("every step", fmt::format("{} besides experts", bytes_text(r.bytes.dense)));
-  lines.emplace_back("KV cache", fmt::format("{} per token (float32)", bytes_text(r.bytes.kv_per_token)));
+  lines.emplace_back("KV cache",
+                     fmt::format("{} per token ({})", bytes_text(r.bytes.kv_per_token), name(r.bytes.kv_format)));
   lines.emplace_back("read speed", fmt::format("{} GB/s measured now", number_text(r.input.read_gbps, 1)));
   return lines;
 }

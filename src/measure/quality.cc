@@ -42,9 +42,9 @@ struct Pass {
   int64_t agree = 0;
   std::vector<double> document_loss;  // mean nats per token
 
-  Pass(const Policy* p, const ModelConfig& config, int batch, int tokens)
+  Pass(const Policy* p, const Model& model, int batch, int tokens)
       : policy(p),
-        kv(config, int64_t{KvCache::blocks_for(tokens)} * KvCache::kBlockTokens * batch),
+        kv(model.config(), int64_t{KvCache::blocks_for(tokens)} * KvCache::kBlockTokens * batch, model.kv_format()),
         blocks(static_cast<size_t>(batch)) {}
 };
 
@@ -135,8 +135,8 @@ QualityRun teacher_forced(Model& model, const std::vector<const Policy*>& polici
   const int tokens = static_cast<int>(documents[0].size());
   const std::unique_ptr<Policy> topk = make_policy("topk");
   std::vector<Pass> passes;
-  passes.emplace_back(topk.get(), model.config(), batch, tokens);  // the reference comes first
-  for (const Policy* p : policies) passes.emplace_back(p, model.config(), batch, tokens);
+  passes.emplace_back(topk.get(), model, batch, tokens);  // the reference comes first
+  for (const Policy* p : policies) passes.emplace_back(p, model, batch, tokens);
 
   Rows rows;
   std::vector<float> reference;

@@ -16,6 +16,11 @@
 
 namespace carpool {
 
+// What --kv-cache-dtype auto means: exact, unless the weights are rounded much more coarsely than bfloat16 rounds.
+inline KvFormat default_kv_format(bool block_quantized_weights) {
+  return block_quantized_weights ? KvFormat::kBF16 : KvFormat::kF32;
+}
+
 class KvCache {
  public:
   static constexpr int kBlockTokens = kKvPositions;

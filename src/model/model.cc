@@ -62,7 +62,7 @@ Model Model::load(const std::string& model, const LoadOptions& options) {
     const uint64_t embedding = static_cast<uint64_t>(config.vocab) * static_cast<uint64_t>(config.width);
     fill_weights(plan, angles + embedding, fmt::format("{}: the weights", model), options, *ops, weights);
     make_dummy_embedding(spec, config, weights);
-    return Model(std::move(config), std::move(weights), std::move(ops));
+    return Model(std::move(config), std::move(weights), std::move(ops), options.kv_format);
   }
   auto source = std::make_unique<WeightSource>(open_weights(model));
   TensorReader reader(*source, options.check_finite, plan);
@@ -72,11 +72,14 @@ Model Model::load(const std::string& model, const LoadOptions& options) {
   fill_weights(plan, angles, fmt::format("{}: the weights", source->where()), options, *ops, weights);
   source->verify_unchanged();
   weights.source = std::move(source);
-  return Model(std::move(config), std::move(weights), std::move(ops));
+  return Model(std::move(config), std::move(weights), std::move(ops), options.kv_format);
 }
 
-Model::Model(ModelConfig config, Weights weights, std::unique_ptr<Ops> ops)
-    : config_(std::move(config)), weights_(std::move(weights)), ops_(std::move(ops)) {
+Model::Model(ModelConfig config, Weights weights, std::unique_ptr<Ops> ops, std::optional<KvFormat> kv_format)
+    : config_(std::move(config)),
+      weights_(std::move(weights)),
+      ops_(std::move(ops)),
+      kv_format_(kv_format.value_or(default_kv_format(weights_.block_quantized()))) {
   // Angles in double, rounded once; positions up to the model's context.
   const int half = config_.head_dim / 2;
   rope_cos_.resize(static_cast<size_t>(config_.context) * half);

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,6 +40,7 @@ struct LoadOptions {
   std::string isa = "auto";
   Activations activations = Activations::kInt8;
   HugePages huge_pages = HugePages::kAuto;     // for the private copy of the weights
+  std::optional<KvFormat> kv_format;           // of the caches to be made for the model; default: default_kv_format
   bool check_finite = true;                    // refuse NaN and Inf in any tensor
   std::function<void(double share)> progress;  // 0..1
 };
@@ -53,6 +55,8 @@ class Model {
   const ModelConfig& config() const { return config_; }
   const Weights& weights() const { return weights_; }
   Ops& ops() { return *ops_; }
+  // The element format of key-value caches for this model.
+  KvFormat kv_format() const { return kv_format_; }
   void set_cold_copies(int n) { weights_.set_cold_copies(n); }
 
   // Bytes of the buffers that reserve(rows, logit_rows) makes.
@@ -68,7 +72,7 @@ class Model {
   Matrix forward(const Rows& rows, KvCache& kv, const Policy& policy, RoutingCounters& counters);
 
  private:
-  Model(ModelConfig config, Weights weights, std::unique_ptr<Ops> ops);
+  Model(ModelConfig config, Weights weights, std::unique_ptr<Ops> ops, std::optional<KvFormat> kv_format);
   // Adds the time since the last call to one phase of times_.
   void lap(double StepTimes::* phase);
   void attention_block(int l, const Rows& rows, KvCache& kv);
@@ -79,6 +83,7 @@ class Model {
   ModelConfig config_;
   Weights weights_;
   std::unique_ptr<Ops> ops_;
+  KvFormat kv_format_;
   std::vector<float> rope_cos_, rope_sin_;  // [context, head_dim / 2]
 
   StepTimes* times_ = nullptr;

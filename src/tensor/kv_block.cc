@@ -113,6 +113,13 @@ std::string_view name(KvFormat format) {
   return "q8";
 }
 
+std::optional<KvFormat> kv_format_of_name(std::string_view text) {
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBF16, KvFormat::kQ8}) {
+    if (text == name(format)) return format;
+  }
+  return std::nullopt;
+}
+
 KvBlock::KvBlock(KvFormat format_in, int head_dim_in) : format(format_in), head_dim(head_dim_in) {
   value_offset = part_bytes(format, head_dim, head_dim);
   bytes = value_offset + part_bytes(format, ceil_div(head_dim, kKvChunk) * kKvChunk, head_dim);

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace carpool {
@@ -23,8 +24,9 @@ inline constexpr int kKvPositions = 16;   // of a block
 inline constexpr int kKvChunk = 16;       // elements of a value that lie together
 inline constexpr int kKvScaleGroup = 32;  // elements that share a scale of Q8
 
-// "f32", "bf16", "q8".
+// "f32", "bf16", "q8"; and back, nullopt for every other name.
 std::string_view name(KvFormat format);
+std::optional<KvFormat> kv_format_of_name(std::string_view name);
 
 // Where things are in a block of `head_dim` >= 1 elements per position.
 struct KvBlock {

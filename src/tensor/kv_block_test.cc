@@ -125,6 +125,8 @@ TEST(KvBlock, FormatsHaveNames) {
   EXPECT_EQ(name(KvFormat::kF32), "f32");
   EXPECT_EQ(name(KvFormat::kBF16), "bf16");
   EXPECT_EQ(name(KvFormat::kQ8), "q8");
+  for (const KvFormat format : kFormats) EXPECT_EQ(kv_format_of_name(name(format)), format);
+  for (const char* other : {"auto", "", "F32", "fp8"}) EXPECT_EQ(kv_format_of_name(other), std::nullopt);
 }
 
 }  // namespace
