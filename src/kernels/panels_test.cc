@@ -1,6 +1,6 @@
-// The contract of every product with panels: each table of this machine times each format, bit for bit against the scalar
-// table, which kernels.h's order of sums makes possible; the scalar table against double precision with derived bounds;
-// and every way of cutting the work against itself.
+// The contract of every product with panels: each table of this machine times each format, bit for bit against the
+// scalar table, which kernels.h's order of sums makes possible; the scalar table against double precision with derived
+// bounds; and every way of cutting the work against itself.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -41,7 +41,8 @@ struct Problem {
     for (int m = 0; m < rows; ++m) {
       x.emplace_back(static_cast<size_t>(columns));
       // Magnitudes that differ from block to block, as those of hidden states do.
-      for (size_t k = 0; k < x.back().size(); ++k) x.back()[k] = normal(random) * std::exp2(static_cast<float>(k / 128 % 7) - 3);
+      for (size_t k = 0; k < x.back().size(); ++k)
+        x.back()[k] = normal(random) * std::exp2(static_cast<float>(k / 128 % 7) - 3);
       quantized.emplace_back(layout.bytes / 8 + 8);
       scalar().quantize(x.back().data(), columns, 0, (columns + kActivationBlock - 1) / kActivationBlock, codes(m));
     }
@@ -53,7 +54,8 @@ struct Problem {
     return reinterpret_cast<std::byte*>((address + 63) / 64 * 64);
   }
 
-  // Outputs [first, first + count) rows, panels [begin, end); a row has room for `end - begin` whole panels and one more.
+  // Outputs [first, first + count) rows, panels [begin, end); a row has room for `end - begin` whole panels and one
+  // more.
   std::vector<float> multiply(const Kernels& table, bool int8, int first, int count, int64_t begin, int64_t end) {
     const auto stride = static_cast<size_t>(kPanelRows * (end - begin + 1));
     std::vector<float> y(stride * static_cast<size_t>(count), kUntouched);
@@ -130,7 +132,8 @@ TEST_P(Panels, ARowHasTheSameBitsInEveryBatchAndEveryCut) {
             const auto part = p.multiply(*table, int8, first, count, begin, begin + 1);
             const auto outputs = static_cast<size_t>(std::min<int64_t>(kPanelRows, p.view.rows - kPanelRows * begin));
             for (int i = 0; i < count; ++i) {
-              const float* want = &all[stride * static_cast<size_t>(first + i) + static_cast<size_t>(kPanelRows * begin)];
+              const float* want =
+                  &all[stride * static_cast<size_t>(first + i) + static_cast<size_t>(kPanelRows * begin)];
               const float* got = &part[2 * kPanelRows * static_cast<size_t>(i)];
               ASSERT_EQ(0, std::memcmp(want, got, outputs * sizeof(float))) << table->name << " row " << first + i;
               ASSERT_EQ(got[outputs], kUntouched) << "wrote past the last output";

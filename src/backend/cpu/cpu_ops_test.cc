@@ -4,6 +4,7 @@
 
 #include "backend/cpu/test_data.h"
 #include "base/error.h"
+#include "tensor/activations.h"
 
 namespace carpool::test {
 namespace {
@@ -40,7 +41,7 @@ TEST_P(DenseOps, MatmulAgreesWithDoublePrecision) {
                                      std::tuple(1, 700, 300), std::tuple(65, 40, 64)}) {
       Rows x(rows, k, 3, 2), out(rows, n, 4, 1);
       const Weight w(format, n, k, 5);
-      ops_->matmul(x.matrix(), w.view, out.matrix());
+      multiply(*ops_, x.matrix(), w, out.matrix());
       for (int t = 0; t < rows; ++t) {
         for (int i = 0; i < n; ++i) {
           double sum = 0, absolute = 0;
@@ -58,26 +59,74 @@ TEST_P(DenseOps, MatmulAgreesWithDoublePrecision) {
 
 TEST_P(DenseOps, ARowOfAMatmulHasTheSameBitsAloneAndOnOneThread) {
   const auto one_thread = make_cpu_ops(1, GetParam().isa);
-  for (const Format format : {Format::kF32, Format::kBF16}) {
-    const Weight w(format, 517, 203, 6);
-    Rows x(40, 203, 7), together(40, 517, 8), alone(40, 517, 9);
-    ops_->matmul(x.matrix(), w.view, together.matrix());
+  for (const Format format : {Format::kF32, Format::kBF16, Format::kQ4_0, Format::kNVFP4, Format::kQ8_0}) {
+    const int k = info(format).block_elements == 1 ? 203 : 192;
+    const Weight w(format, 517, k, 6);
+    Rows x(40, k, 7), together(40, 517, 8), alone(40, 517, 9);
+    multiply(*ops_, x.matrix(), w, together.matrix());
     for (int t = 0; t < 40; ++t) {
-      one_thread->matmul(x.slice(t, 1), w.view, alone.slice(t, 1));
+      multiply(*one_thread, x.slice(t, 1), w, alone.slice(t, 1));
       ASSERT_TRUE(same_bits(together.row(t), alone.row(t), 517)) << t;
     }
     for (const int count : {2, 3, 5, 8, 23}) {
       Rows part(count, 517, 10);
-      ops_->matmul(x.slice(11, count), w.view, part.matrix());
+      multiply(*ops_, x.slice(11, count), w, part.matrix());
       for (int t = 0; t < count; ++t) ASSERT_TRUE(same_bits(part.row(t), alone.row(11 + t), 517)) << count;
     }
+  }
+}
+
+TEST_P(DenseOps, SeveralProductsInOnePassGiveTheBitsOfEachAlone) {
+  const Weight a(Format::kQ4_0, 90, 128, 31), b(Format::kF32, 17, 128, 32), d(Format::kNVFP4, 200, 128, 34);
+  for (const int rows : {1, 5, 40}) {
+    Rows x(rows, 128, 35, 3), out_a(rows, 90, 36), out_b(rows, 17, 37), out_d(rows, 200, 38), alone(rows, 200, 39);
+    const Product products[] = {{&a.panels, out_a.matrix()}, {&b.panels, out_b.matrix()}, {&d.panels, out_d.matrix()}};
+    ops_->matmul(x.matrix(), products);
+    for (const auto& [w, out] : {std::pair(&a, &out_a), std::pair(&b, &out_b), std::pair(&d, &out_d)}) {
+      alone = Rows(rows, static_cast<int>(w->view.rows), 40);
+      multiply(*ops_, x.matrix(), *w, alone.matrix());
+      for (int t = 0; t < rows; ++t) ASSERT_TRUE(same_bits(alone.row(t), out->row(t), w->view.rows)) << rows;
+    }
+  }
+}
+
+// A block of 128 values is off by at most half a code each, and a code is 1/127 of the largest.
+TEST_P(DenseOps, QuantizedActivationsCostAtMostHalfACodePerColumnAndFloatOnesCostNothing) {
+  const auto exact = make_cpu_ops(GetParam().threads, GetParam().isa, Activations::kFloat);
+  for (const Format format :
+       {Format::kQ8_0, Format::kQ4_0, Format::kNVFP4, Format::kMXFP4, Format::kQ4_K, Format::kQ6_K}) {
+    const Weight w(format, 50, 512, 41);
+    Rows x(3, 512, 42), codes(3, 50, 43), floats(3, 50, 44);
+    multiply(*ops_, x.matrix(), w, codes.matrix());
+    multiply(*exact, x.matrix(), w, floats.matrix());
+    bool differ = false;
+    for (int t = 0; t < 3; ++t) {
+      for (int n = 0; n < 50; ++n) {
+        double sum = 0, absolute = 0, cost = 0;
+        for (int block = 0; block < 512; block += kActivationBlock) {
+          double largest = 0, weights = 0;
+          for (int k = block; k < block + kActivationBlock; ++k) {
+            largest = std::max<double>(largest, std::fabs(x.at(t, k)));
+            weights += std::fabs(w.at(n, k));
+            sum += static_cast<double>(x.at(t, k)) * w.at(n, k);
+            absolute += std::fabs(static_cast<double>(x.at(t, k)) * w.at(n, k));
+          }
+          cost += weights * largest / 127 / 2;
+        }
+        ASSERT_NEAR(floats.at(t, n), sum, sum_bound(512, absolute)) << info(format).name;
+        // Q4_K takes a minimum away whose rounding is relative to parts larger than the value.
+        ASSERT_NEAR(codes.at(t, n), sum, 1.0001 * cost + 16 * sum_bound(512, absolute)) << info(format).name;
+        differ = differ || codes.at(t, n) != floats.at(t, n);
+      }
+    }
+    EXPECT_TRUE(differ) << info(format).name << ": the choice of activations changes nothing";
   }
 }
 
 TEST_P(DenseOps, MatmulOfNoRowsIsNothing) {
   const Weight w(Format::kF32, 4, 3, 1);
   std::vector<float> out(4, 7.0f);
-  ops_->matmul({nullptr, 0, 3, 3}, w.view, {out.data(), 0, 4, 4});
+  multiply(*ops_, {nullptr, 0, 3, 3}, w, {out.data(), 0, 4, 4});
   EXPECT_EQ(out, std::vector<float>(4, 7.0f));
 }
 
@@ -116,8 +165,8 @@ TEST_P(DenseOps, RouterLogitsAreTheMatmulWithTheGate) {
   const Weight gate(Format::kF32, 24, 130, 17);
   Rows x(9, 130, 18), expected(9, 24, 19);
   std::vector<float> logits(9 * 24);
-  ops_->router_logits(x.matrix(), gate.view, logits);
-  ops_->matmul(x.matrix(), gate.view, expected.matrix());
+  ops_->router_logits(x.matrix(), gate.panels, logits);
+  multiply(*ops_, x.matrix(), gate, expected.matrix());
   EXPECT_TRUE(same_bits(logits.data(), expected.data.data(), 9 * 24));
 }
 

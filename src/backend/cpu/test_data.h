@@ -16,7 +16,7 @@ namespace carpool::test {
 inline constexpr double kUnit = 0x1p-24;  // half an ulp of float32 at 1
 
 // Bound of the rounding error of a sum of n products whose absolute values add up to `absolute`, for kernels that sum
-// in at least four chains; see kernels/matmul_test.cc.
+// in four chains; see kernels/panels_test.cc.
 inline double sum_bound(int64_t n, double absolute) {
   return (static_cast<double>(n / 4) + 8) * kUnit * 1.01 * absolute;
 }
@@ -48,31 +48,56 @@ struct Rows {
   std::vector<float> data;
 };
 
-// A weight matrix of any format at an odd byte address, and the same values as float32.
+// A weight matrix of any format at an odd byte address, the same values as float32, and as panels.
 struct Weight {
   Weight(Format format, int rows, int cols, uint32_t seed)
       : decoded(random_values(static_cast<size_t>(rows) * static_cast<size_t>(cols), seed,
                               1.0f / std::sqrt(static_cast<float>(cols)))) {
-    const auto element = static_cast<size_t>(info(format).block_bytes);
-    bytes.resize(1 + decoded.size() * element);
-    for (size_t i = 0; i < decoded.size(); ++i) {
-      const uint16_t half = float_to_bf16(decoded[i]);
-      std::memcpy(bytes.data() + 1 + i * element,
-                  format == Format::kF32 ? static_cast<const void*>(&decoded[i]) : &half, element);
-    }
-    view = {format, bytes.data() + 1, rows, cols};
+    view = {format, nullptr, rows, cols};
+    bytes.resize(1 + view.bytes());
+    view.data = bytes.data() + 1;
     for (int r = 0; r < rows; ++r) {
-      decode_row(view, r, decoded.data() + static_cast<size_t>(r) * static_cast<size_t>(cols));
+      float* values = decoded.data() + static_cast<size_t>(r) * static_cast<size_t>(cols);
+      encode_row(format, values, cols, const_cast<void*>(view.row(r)));
+      decode_row(view, r, values);
     }
+    panels = {format, nullptr, rows, cols};
+    panel_bytes.resize(panels.bytes());
+    panels.data = panel_bytes.data();
+    for (int64_t p = 0; p < panels.panels(); ++p) code(format).pack_panel(view, p, panel(p));
   }
   Weight(const Weight&) = delete;
   Weight(Weight&&) = default;
   float at(int64_t r, int64_t c) const { return decoded[static_cast<size_t>(r * view.cols + c)]; }
+  std::byte* panel(int64_t p) { return panel_bytes.data() + static_cast<size_t>(p) * panels.panel_bytes(); }
 
   std::vector<float> decoded;
   std::vector<unsigned char> bytes;
+  std::vector<std::byte> panel_bytes;
   WeightView view;
+  PanelView panels;
 };
+
+// Gate and up of one expert as the back end takes them: one matrix of alternating panels.
+struct GateUp {
+  GateUp(Weight& gate, Weight& up) : panels(gate.panels) {
+    panels.rows = 2 * kPanelRows * gate.panels.panels();
+    for (int64_t p = 0; p < gate.panels.panels(); ++p) {
+      for (Weight* w : {&gate, &up}) bytes.insert(bytes.end(), w->panel(p), w->panel(p) + w->panels.panel_bytes());
+    }
+    panels.data = bytes.data();
+  }
+  GateUp(const GateUp&) = delete;
+  GateUp(GateUp&&) = default;
+
+  std::vector<std::byte> bytes;
+  PanelView panels;
+};
+
+inline void multiply(Ops& ops, Matrix x, const Weight& w, Matrix out) {
+  const Product product{&w.panels, out};
+  ops.matmul(x, {&product, 1});
+}
 
 inline bool same_bits(const float* a, const float* b, int64_t n) {
   return std::memcmp(a, b, static_cast<size_t>(n) * sizeof(float)) == 0;
