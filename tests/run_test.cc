@@ -197,6 +197,21 @@ TEST(Run, ThePoolIsWhatThePromptsNeedUnlessItsSizeIsGiven) {
   EXPECT_EQ(carpool_json(kRun + "--kv-tokens 1024" + kPrompt).at("kv_tokens").as_int64(), 1024);
 }
 
+TEST(Run, TheElementsOfTheCacheDecideItsSizeAndAreSaid) {
+  const json::value f32 = carpool_json(kRun + kPrompt);
+  EXPECT_EQ(f32.at("kv_cache_dtype"), "f32") << "the default of weights in floating point";
+  const int64_t bytes = f32.at("kv_cache_bytes").as_int64();
+  for (const auto& [dtype, share] : {std::pair("auto", 1.0), std::pair("f32", 1.0), std::pair("bf16", 0.5),
+                                     std::pair("q8", 0.28125)}) {  // q8: 8 bits, a 16-bit scale per 32, whole lines
+    const json::value v = carpool_json(kRun + "--kv-cache-dtype " + dtype + kPrompt);
+    EXPECT_EQ(v.at("kv_cache_dtype"), dtype == std::string("auto") ? "f32" : dtype);
+    EXPECT_EQ(static_cast<double>(v.at("kv_cache_bytes").as_int64()), share * static_cast<double>(bytes)) << dtype;
+  }
+  const Outcome o = carpool(kRun + "--verbose --kv-cache-dtype q8 --json -" + kPrompt);
+  EXPECT_NE(o.err.find("positions, q8, "), std::string::npos) << o.err;
+  EXPECT_EQ(carpool(kRun + "--kv-cache-dtype fp4" + kPrompt).code, 64);
+}
+
 TEST(Run, CountersOfAllStepsIncludeThoseWithPromptRows) {
   const json::value v = carpool_json(kRun + "--isolated --policy oea:k0=3" + kPrompt);
   const auto steps = [&](const char* key) { return v.at(key).at("plain_steps").at("isolated").as_int64(); };

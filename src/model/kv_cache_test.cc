@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
@@ -38,14 +41,63 @@ TEST(KvCache, WhatDoesNotFitTakesNothing) {
   EXPECT_TRUE(kv.take(0, a));
 }
 
-TEST(KvCache, LayersHaveMemoryOfTheirOwn) {
+TEST(KvCache, LayersHaveZeroedMemoryOfTheirOwnAtCacheLines) {
   const ModelConfig config = small();
-  KvCache kv(config, 16);
-  kv.layer(0).keys[0] = 1;
-  kv.layer(0).values[0] = 2;
-  EXPECT_EQ(kv.layer(1).keys[0], 0);
-  EXPECT_EQ(kv.layer(0).keys[0], 1);
-  EXPECT_NE(kv.layer(0).keys, kv.layer(0).values);
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBF16, KvFormat::kQ8}) {
+    KvCache kv(config, 40, format);
+    const size_t bytes = kv.bytes() / static_cast<size_t>(config.layers);
+    for (int l = 0; l < config.layers; ++l) {
+      const KvLayer layer = kv.layer(l);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(layer.data) % 64, 0u);
+      EXPECT_EQ(layer.at(2, config.kv_heads - 1) + layer.block.bytes, layer.data + bytes);
+      for (size_t i = 0; i < bytes; ++i) ASSERT_EQ(layer.data[i], std::byte{0});
+      std::fill_n(layer.data, bytes, std::byte{1});
+    }
+  }
+}
+
+TEST(KvCache, SmallerElementsTakeLessMemory) {
+  const ModelConfig config = small();
+  const size_t f32 = KvCache::bytes_for(config, 100, KvFormat::kF32);
+  EXPECT_EQ(f32, size_t{7} * 16 * 2 * static_cast<size_t>(config.kv_width() * config.layers) * sizeof(float));
+  EXPECT_EQ(KvCache::bytes_for(config, 100), f32);
+  EXPECT_EQ(KvCache::bytes_for(config, 100, KvFormat::kBF16), f32 / 2);
+  EXPECT_LT(KvCache::bytes_for(config, 100, KvFormat::kQ8), f32 / 3);
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBF16, KvFormat::kQ8}) {
+    EXPECT_EQ(KvCache(config, 100, format).bytes(), KvCache::bytes_for(config, 100, format));
+  }
+}
+
+// Every format computes something else, close to the exact one; the default of a model in floating point is exact.
+TEST(KvCache, TheFormatOfAModelsCacheChangesItsLogits) {
+  std::vector<int> tokens;
+  for (int i = 0; i < 40; ++i) tokens.push_back(3 + i * 11 % 50);
+  const auto logits = [&](std::optional<KvFormat> format) {
+    LoadOptions options;
+    options.threads = 2;
+    options.kv_format = format;
+    Model model = Model::load(golden::kFolder + "/float32_untied", options);
+    KvCache kv(model.config(), 48, model.kv_format());
+    EXPECT_EQ(kv.format(), format.value_or(KvFormat::kF32));
+    const golden::Place place(kv, 48);
+    return golden::prefill(model, kv, place, tokens, 16).back();
+  };
+  const std::vector<float> exact = logits(std::nullopt);
+  EXPECT_EQ(logits(KvFormat::kF32), exact);
+  float largest = 0;
+  for (const float x : exact) largest = std::max(largest, std::fabs(x));
+  for (const KvFormat format : {KvFormat::kBF16, KvFormat::kQ8}) {
+    const std::vector<float> rounded = logits(format);
+    EXPECT_NE(rounded, exact) << name(format);
+    // Keys and values are off by 2^-8 or less of the largest; what that does to logits has no small proven bound, so
+    // this only tells rounding from a wrong layout.
+    for (size_t i = 0; i < exact.size(); ++i) EXPECT_NEAR(rounded[i], exact[i], 0.25 * largest) << name(format);
+  }
+}
+
+TEST(KvCache, ModelsWithBlockQuantisedWeightsKeepBfloat16UnlessTold) {
+  EXPECT_EQ(default_kv_format(true), KvFormat::kBF16);
+  EXPECT_EQ(default_kv_format(false), KvFormat::kF32);
 }
 
 TEST(KvCache, APoolLargerThanTheMachineIsRefusedWithBothNumbers) {
