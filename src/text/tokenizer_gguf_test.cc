@@ -95,6 +95,20 @@ TEST_P(GgufTokenizer, TheConfigComesBackAndRowsWithoutATokenAreUnused) {
   EXPECT_EQ(gguf_tokenizer(file.metadata()).vocab_size(), original_.vocab_size());
 }
 
+// tokenizer.gguf is written by python/golden/make_gguf.py with the gguf package.
+TEST(GgufTokenizerFixture, KeysOfTheReferenceWriterGiveTheIdsOfTheTokenizerJson) {
+  const GgufFile file = GgufFile::open(kSource + "/tests/golden/gguf/tokenizer.gguf");
+  const Tokenizer original = Tokenizer::load(kSource + "/tests/golden/tokenizer/qwen2.json");
+  const Tokenizer tokenizer = gguf_tokenizer(file.metadata());
+  for (const std::string& text : hard_cases()) {
+    ASSERT_EQ(tokenizer.encode(text, true), original.encode(text, true)) << escape(text);
+  }
+  EXPECT_EQ(gguf_tokenizer_config(file.metadata()).eos_token, "<|end|>");
+  EXPECT_EQ(gguf_tokenizer_config(file.metadata()).chat_template, "{{ messages[0]['content'] }}");
+  EXPECT_EQ(Tokenizer::parse(gguf_tokenizer_json(file.metadata()), "back").encode("a b", true),
+            original.encode("a b", true));
+}
+
 // The 256 byte tokens, two merges, one control token and one user-defined token.
 struct Parts {
   std::string pre = "gpt-2", model = "gpt2";
