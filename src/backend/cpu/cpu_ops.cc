@@ -118,7 +118,9 @@ void CpuOps::matmul(Matrix x, std::span<const Product> products) {
       tile_outs_.push_back(p.out);
     }
   }
-  for (Worker& worker : workers_) worker.outputs.resize(static_cast<size_t>(x.rows));
+  for (Worker& worker : workers_) {
+    if (worker.outputs.size() < static_cast<size_t>(x.rows)) worker.outputs.resize(static_cast<size_t>(x.rows));
+  }
   run(static_cast<int>(tiles_.size()), work, [&](int task, int id) {
     const auto i = static_cast<size_t>(task);
     const Tile& tile = tiles_[i];

@@ -65,6 +65,7 @@ class CpuOps final : public Ops {
   void run(int tasks, double work, TaskRef task);
   // `active_`, `first_`, `row_at_`, `weight_at_` and the slots' inputs from a selection.
   void group_by_expert(Matrix x, const Selection& chosen, std::span<const float> weights, int experts);
+  void reserve_tiles(int64_t row_floats);
   // The two phases of a gated block over grouped rows; see experts.cc.
   void gate_up(std::span<const PanelView> gate_up, std::span<const PanelView> down);
   void gate_up_tile(const PanelView& w, const PanelView& down, size_t part, int64_t tile, const void* next, int worker);
@@ -93,15 +94,15 @@ class CpuOps final : public Ops {
 
   // Slots sorted by expert: those of active_[i] are places [first_[i], first_[i + 1]).
   std::vector<int> active_, first_, cursor_;
-  std::vector<int> row_at_;       // place -> row of the batch
-  std::vector<float> weight_at_;  // place -> weight of the slot
+  std::vector<int> row_at_;                                    // place -> row of the batch
+  std::vector<float> weight_at_;                               // place -> weight of the slot
   std::vector<const void*> slot_floats_, slot_quantized_;      // place -> input row
   std::vector<float> hidden_;                                  // [slots, F]
   std::vector<std::byte> hidden_codes_;                        // [slots] quantised rows of F
   std::vector<const void*> hidden_floats_, hidden_quantized_;  // place -> hidden row
 
-  std::vector<Piece> pieces_;              // of the rows of an attention
-  std::vector<float> attention_scratch_;   // per worker
+  std::vector<Piece> pieces_;             // of the rows of an attention
+  std::vector<float> attention_scratch_;  // per worker
   std::vector<float> attention_records_;  // per task and span, when spans are tasks
 };
 

@@ -1,10 +1,11 @@
 // Gated blocks: the routed experts of a layer, and the dense block as the case of one expert for all rows.
 //
 // Slots (row, expert) are sorted by expert, so one read of an expert's weights serves all its rows. Two phases with a
-// barrier between. First by (expert, 128 values of F): gate and up, hidden = silu(gate x) * (up x), and its quantisation,
-// which is complete for that block. Then by tile of D: down of every expert in ascending order, each row's share added to
-// its output with the row's weight, so the order of the sum is the order of expert ids whatever the batch. In both phases
-// each kernel call is told what is read after it, and the stream from memory does not stop between experts.
+// barrier between. First by (expert, 128 values of F): gate and up, hidden = silu(gate x) * (up x), and its
+// quantisation, which is complete for that block. Then by tile of D: down of every expert in ascending order, each
+// row's share added to its output with the row's weight, so the order of the sum is the order of expert ids whatever
+// the batch. In both phases each kernel call is told what is read after it, and the stream from memory does not stop
+// between experts.
 #include <algorithm>
 
 #include "backend/cpu/cpu_ops.h"
@@ -15,9 +16,10 @@ namespace {
 
 constexpr int64_t kHiddenTile = kActivationBlock;  // values of F per task: a block of the quantised hidden row
 constexpr int64_t kPairsPerTile = kHiddenTile / kPanelRows;
-constexpr int64_t kDownTileBytes = 24 << 10;  // of one expert per task: long enough to stream, short enough to share out
-constexpr int kRowsAtOnce = 64;               // rows of an expert whose tile of outputs is held at once
-constexpr int kTasksPerThread = 8;            // of the second phase, at least, where there are panels enough
+constexpr int64_t kDownTileBytes =
+    24 << 10;                       // of one expert per task: long enough to stream, short enough to share out
+constexpr int kRowsAtOnce = 64;     // rows of an expert whose tile of outputs is held at once
+constexpr int kTasksPerThread = 8;  // of the second phase, at least, where there are panels enough
 
 int64_t padded(int64_t n) { return (n + kPanelRows - 1) / kPanelRows * kPanelRows; }
 
@@ -55,6 +57,15 @@ void CpuOps::group_by_expert(Matrix x, const Selection& chosen, std::span<const 
   }
 }
 
+// Room for one kernel call's outputs of `row_floats` each, on every worker whether or not it gets a task.
+void CpuOps::reserve_tiles(int64_t row_floats) {
+  const auto floats = static_cast<size_t>(kRowsAtOnce * row_floats);
+  for (Worker& worker : workers_) {
+    if (worker.tile.size() < floats) worker.tile.resize(floats);
+    if (worker.outputs.size() < kRowsAtOnce) worker.outputs.resize(kRowsAtOnce);
+  }
+}
+
 // Reads slot inputs, writes hidden_ and hidden_codes_, all by place.
 void CpuOps::gate_up(std::span<const PanelView> gate_up, std::span<const PanelView> down) {
   const PanelView& shape = gate_up[static_cast<size_t>(active_.front())];
@@ -78,6 +89,7 @@ void CpuOps::gate_up(std::span<const PanelView> gate_up, std::span<const PanelVi
     hidden_floats_[i] = hidden_.data() + i * static_cast<size_t>(width);
     hidden_quantized_[i] = aligned + i * codes;
   }
+  reserve_tiles(2 * kHiddenTile);
   const auto tiles = static_cast<int>((width + kHiddenTile - 1) / kHiddenTile);
   const int tasks = tiles * static_cast<int>(active_.size());
   const double work = static_cast<double>(slots) * static_cast<double>(shape.rows) * static_cast<double>(shape.cols);
@@ -87,8 +99,8 @@ void CpuOps::gate_up(std::span<const PanelView> gate_up, std::span<const PanelVi
     const int after = task + pool_.size();
     const void* next = down[static_cast<size_t>(active_.front())].data;
     if (after < tasks) {
-      next = gate_up[static_cast<size_t>(active_[static_cast<size_t>(after / tiles)])].panel(
-          after % tiles * 2 * kPairsPerTile);
+      next = gate_up[static_cast<size_t>(active_[static_cast<size_t>(after / tiles)])].panel(after % tiles * 2 *
+                                                                                             kPairsPerTile);
     }
     gate_up_tile(gate_up[expert], down[expert], part, task % tiles, next, worker);
   });
@@ -101,8 +113,6 @@ void CpuOps::gate_up_tile(const PanelView& w, const PanelView& down, size_t part
   const int64_t begin = tile * kHiddenTile, end = std::min(begin + kHiddenTile, width);
   const Tile panels{&w, 2 * begin / kPanelRows, 2 * end / kPanelRows};
   const auto row_floats = static_cast<size_t>(2 * (end - begin));
-  mine.tile.resize(std::max(mine.tile.size(), kRowsAtOnce * row_floats));
-  mine.outputs.resize(std::max<size_t>(mine.outputs.size(), kRowsAtOnce));
   for (size_t i = 0; i < kRowsAtOnce; ++i) mine.outputs[i] = mine.tile.data() + i * row_floats;
   const auto last = static_cast<size_t>(first_[part + 1]);
   for (auto at = static_cast<size_t>(first_[part]); at < last; at += kRowsAtOnce) {
@@ -129,6 +139,7 @@ void CpuOps::down(std::span<const PanelView> down, Matrix out) {
   const int64_t panels = shape.panels();
   const int64_t most = std::max<int64_t>(1, panels / (int64_t{kTasksPerThread} * pool_.size()));
   const int64_t size = std::clamp<int64_t>(kDownTileBytes / static_cast<int64_t>(shape.panel_bytes()), 1, most);
+  reserve_tiles(kPanelRows * size);
   const auto tasks = static_cast<int>((panels + size - 1) / size);
   const double work =
       static_cast<double>(row_at_.size()) * static_cast<double>(shape.rows) * static_cast<double>(shape.cols);
@@ -144,8 +155,6 @@ void CpuOps::down_tile(std::span<const PanelView> down, int64_t begin, int64_t e
                        int worker) {
   Worker& mine = workers_[static_cast<size_t>(worker)];
   const auto row_floats = static_cast<size_t>(kPanelRows * (end - begin));
-  mine.tile.resize(std::max(mine.tile.size(), kRowsAtOnce * row_floats));
-  mine.outputs.resize(std::max<size_t>(mine.outputs.size(), kRowsAtOnce));
   for (size_t i = 0; i < kRowsAtOnce; ++i) mine.outputs[i] = mine.tile.data() + i * row_floats;
   const int64_t first = kPanelRows * begin;
   const int count = static_cast<int>(std::min<int64_t>(kPanelRows * end, out.cols) - first);

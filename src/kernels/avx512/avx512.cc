@@ -4,9 +4,9 @@
 // inline function compiled here could be the copy the linker keeps, and then run on machines without AVX-512.
 // A test looks at the object file for that.
 #if defined(__x86_64__)
-#include <immintrin.h>
-
 #include "kernels/tables.h"
+// after the headers that every set of flags shares: it defines macros
+#include "kernels/avx512/intrinsics.h"
 
 namespace carpool {
 namespace {
@@ -177,8 +177,8 @@ constexpr int kAttentionRows = 8, kAttentionSums = 24;
 
 }  // namespace
 
-constinit const Kernels kAvx512Kernels = {
-    .name = "avx512",
+constinit const Kernels CARPOOL_AVX512_TABLE = {
+    .name = CARPOOL_AVX512_NAME,
 #include "kernels/generic/table.inl.h"
 };
 

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <vector>
 
 #include "kernels/scalar/attention.h"
 #include "kernels/scalar/sub_blocks.h"
@@ -19,18 +18,49 @@ constexpr int kLanes = 8;
 
 float sum_lanes(const float* s) { return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7])); }
 
-// The panel's row as floats without the view's scale, and the product as kernels.h orders its sums.
+// Columns [k, k + count) of row `r`, 0..15, of a panel as floats without the view's scale; count = weights_at_once.
+constexpr int weights_at_once(Format format) { return has_sub_blocks(format) ? sub_block_columns(format) : 1; }
+
+void read_weights(Format format, const uint8_t* panel, int64_t k, int r, float* out) {
+  switch (format) {
+    case Format::kF32:
+      std::memcpy(out, panel + 64 * k + 4 * r, 4);
+      return;
+    case Format::kBF16: {
+      uint16_t bits;
+      std::memcpy(&bits, panel + 64 * (k / 2) + 4 * r + 2 * (k % 2), 2);
+      out[0] = bf16_to_float(bits);
+      return;
+    }
+    case Format::kF16:
+      out[0] = panel_half(panel + 32 * k + 2 * r);
+      return;
+    case Format::kFP8: {
+      const uint8_t* block = panel + 2064 * (k / 128);
+      float scale;
+      std::memcpy(&scale, block + 2048, 4);
+      out[0] = e4m3_to_float(block[16 * (k % 128) + r]) * scale;
+      return;
+    }
+    default: {
+      const SubBlock w = read_sub_block(format, panel, k / sub_block_columns(format), r);
+      for (int c = 0; c < w.columns; ++c) out[c] = static_cast<float>(w.codes[c]) * w.scale - w.minimum;
+    }
+  }
+}
+
 void product_float(const PanelProduct& p) {
-  static thread_local std::vector<float> row;  // grows to the widest matrix and stays
-  row.resize(static_cast<size_t>(p.w->cols));
-  PanelView plain = *p.w;
-  plain.scale[0] = plain.scale[1] = 1.0f;
+  const int step = weights_at_once(p.w->format);
   for (int64_t r = kPanelRows * p.begin; r < kPanelRows * p.end && r < p.w->rows; ++r) {
-    unpack_row(plain, r, row.data());
+    const auto* panel = reinterpret_cast<const uint8_t*>(p.w->panel(r / kPanelRows));
     for (int m = 0; m < p.rows; ++m) {
       const auto* x = static_cast<const float*>(p.x[m]);
       float sum[4] = {};
-      for (size_t k = 0; k < row.size(); ++k) sum[k % 4] = std::fma(x[k], row[k], sum[k % 4]);
+      for (int64_t k = 0; k < p.w->cols; k += step) {
+        float w[32];
+        read_weights(p.w->format, panel, k, static_cast<int>(r % kPanelRows), w);
+        for (int c = 0; c < step; ++c) sum[(k + c) % 4] = std::fma(x[k + c], w[c], sum[(k + c) % 4]);
+      }
       p.y[m][r - kPanelRows * p.begin] = ((sum[0] + sum[1]) + (sum[2] + sum[3])) * p.w->scale[r / kPanelRows % 2];
     }
   }
@@ -41,7 +71,6 @@ void product_int8(const PanelProduct& p) {
   const QuantizedRow layout(k);
   for (int64_t r = kPanelRows * p.begin; r < kPanelRows * p.end && r < p.w->rows; ++r) {
     const auto* panel = reinterpret_cast<const uint8_t*>(p.w->panel(r / kPanelRows));
-    for (int m = 0; m < p.rows; ++m) p.y[m][r - kPanelRows * p.begin] = 0;
     for (int m = 0; m < p.rows; ++m) {
       const auto* x = static_cast<const std::byte*>(p.x[m]);
       const auto* codes = reinterpret_cast<const int8_t*>(x);

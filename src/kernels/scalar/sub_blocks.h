@@ -1,5 +1,5 @@
-// The integer codes and scales of one row's sub-block of a panel, read slowly: what the scalar products are made of, and
-// an oracle that shares nothing with the fast kernels. Layouts: tensor/panels.h.
+// The integer codes and scales of one row's sub-block of a panel, read slowly: what the scalar products are made of,
+// and an oracle that shares nothing with the fast kernels. Layouts: tensor/panels.h.
 #pragma once
 
 #include <cstring>
@@ -72,9 +72,8 @@ inline SubBlock read_sub_block(Format format, const uint8_t* panel, int64_t s, i
     case Format::kQ6_K: {
       panel += 3360 * (s / 16);
       const uint8_t* part = panel + 208 * (s % 16);
-      each([&](int c) {
-        return (panel_nibble(part, r, c) | (part[128 + 4 * r + c % 4] >> 2 * (c / 4) & 3) << 4) - 32;
-      });
+      each(
+          [&](int c) { return (panel_nibble(part, r, c) | (part[128 + 4 * r + c % 4] >> 2 * (c / 4) & 3) << 4) - 32; });
       out.scale = panel_half(panel + 3328 + 2 * r) * static_cast<float>(static_cast<int8_t>(part[192 + r]));
       break;
     }
