@@ -9,6 +9,7 @@
 #include <random>
 
 #include "kernels/kernels.h"
+#include "kernels/tables_under_test.h"
 
 namespace carpool {
 namespace {
@@ -100,7 +101,7 @@ class Panels : public testing::TestWithParam<Format> {
 };
 
 TEST_P(Panels, EveryTableGivesTheBitsOfTheScalarOne) {
-  for (const Kernels* table : available_kernels()) {
+  for (const Kernels* table : tables_under_test()) {
     uint32_t seed = 1;
     for (const int64_t columns : columns_of(GetParam())) {
       for (const int weight_rows : {1, 15, 16, 40}) {
@@ -120,7 +121,7 @@ TEST_P(Panels, EveryTableGivesTheBitsOfTheScalarOne) {
 }
 
 TEST_P(Panels, ARowHasTheSameBitsInEveryBatchAndEveryCut) {
-  for (const Kernels* table : available_kernels()) {
+  for (const Kernels* table : tables_under_test()) {
     Problem p(GetParam(), 70, columns_of(GetParam()).back(), 21, 5);
     for (const bool int8 : {false, true}) {
       if (int8 && !has_int8()) continue;
@@ -216,7 +217,7 @@ TEST(Quantize, EveryTableGivesTheBytesOfTheScalarOne) {
     for (float& v : x) v = normal(random) * std::exp2(static_cast<float>(random() % 40) - 20);
     for (int i = 0; i < k; i += 9) x[static_cast<size_t>(i)] = static_cast<float>(i % 5);  // ties to even happen
     const auto want = quantize(scalar(), x);
-    for (const Kernels* table : available_kernels()) EXPECT_EQ(quantize(*table, x), want) << table->name << " " << k;
+    for (const Kernels* table : tables_under_test()) EXPECT_EQ(quantize(*table, x), want) << table->name << " " << k;
   }
 }
 
@@ -249,7 +250,7 @@ TEST(Quantize, ABlockThatIsNotFiniteSaysSoAndOthersStay) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     std::vector<float> x(256, 1.0f);
     x[200] = bad;
-    for (const Kernels* table : available_kernels()) {
+    for (const Kernels* table : tables_under_test()) {
       const auto row = quantize(*table, x);
       float scales[2];
       std::memcpy(scales, row.data() + QuantizedRow(256).scales, 8);
@@ -261,7 +262,7 @@ TEST(Quantize, ABlockThatIsNotFiniteSaysSoAndOthersStay) {
 
 TEST(Quantize, ZerosAndValuesNextToNothingAreZeroCodes) {
   for (const float tiny : {0.0f, 1e-38f, 1e-42f}) {
-    for (const Kernels* table : available_kernels()) {
+    for (const Kernels* table : tables_under_test()) {
       const auto row = quantize(*table, std::vector<float>(128, tiny));
       const QuantizedRow layout(128);
       for (size_t i = 0; i < layout.scales + 4; ++i) EXPECT_EQ(row[i], std::byte{0}) << table->name << " " << i;

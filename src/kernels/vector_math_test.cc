@@ -9,6 +9,7 @@
 #include <random>
 
 #include "kernels/kernels.h"
+#include "kernels/tables_under_test.h"
 
 namespace carpool {
 namespace {
@@ -169,7 +170,7 @@ TEST_P(EveryTable, SoftmaxIsUnmovedByHugeEqualScores) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(VectorMath, EveryTable, testing::ValuesIn(available_kernels()),
+INSTANTIATE_TEST_SUITE_P(VectorMath, EveryTable, testing::ValuesIn(tables_under_test()),
                          [](const auto& param) { return std::string(param.param->name); });
 
 }  // namespace

@@ -4,9 +4,8 @@
 // inline function compiled here could be the copy the linker keeps, and then run on machines without AVX-512.
 // A test looks at the object file for that.
 #if defined(__x86_64__)
-#include "kernels/tables.h"
-// after the headers that every set of flags shares: it defines macros
 #include "kernels/avx512/intrinsics.h"
+#include "kernels/tables.h"
 
 namespace carpool {
 namespace {
@@ -107,8 +106,7 @@ inline Vec load_e4m3(const unsigned char* p) {
 }
 // Twice the value of each E2M1 nibble, plus 12.
 inline IVec e2m1_codes(IVec nibbles) {
-  const IVec table =
-      _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+  const IVec table = _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
   return _mm512_shuffle_epi8(table, nibbles);
 }
 inline IVec broadcast_word(const signed char* x) {
@@ -141,9 +139,9 @@ template <int N>
 inline void scaled_sums(const int* sums, int factor, int* out) {
   static_assert(N == 4 || N == 8);
   if constexpr (N == 8) {
-    _mm256_store_si256(reinterpret_cast<__m256i*>(out),
-                       _mm256_mullo_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(sums)),
-                                          _mm256_set1_epi32(factor)));
+    _mm256_store_si256(
+        reinterpret_cast<__m256i*>(out),
+        _mm256_mullo_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(sums)), _mm256_set1_epi32(factor)));
   } else {
     _mm_store_si128(reinterpret_cast<__m128i*>(out),
                     _mm_mullo_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i_u*>(sums)), _mm_set1_epi32(factor)));
