@@ -98,6 +98,7 @@ void run(const Options& options, const Invocation& invocation) {
 MachineState read_machine(const std::string& root) {
   MachineState m;
   m.processor = printable(cpu_info().model);
+  m.features = feature_names(cpu_info());
   m.logical_cpus = cpu_info().logical_cpus;
   m.usable_cpus = default_threads(root);
   m.quota_cpus = cgroup_cpus(root);
@@ -141,6 +142,7 @@ std::string doctor_text(const DoctorReport& r) {
   const MachineState& m = r.machine;
   std::string out = fmt::format("command       {}\ncommit        {}\n", printable(r.command), r.commit);
   out += fmt::format("processor     {}\n", m.processor);
+  out += fmt::format("extensions    {}\n", m.features.empty() ? "none that kernels use" : join(m.features));
   out += fmt::format("CPUs          {} usable of {} (control group quota: {})\n", m.usable_cpus, m.logical_cpus,
                      std::isfinite(m.quota_cpus) ? number_text(m.quota_cpus, 2) + " CPUs" : "none");
   out += fmt::format("threads       {}\n", r.threads);
@@ -177,6 +179,9 @@ json::value doctor_json(const DoctorReport& r) {
   out["commit"] = r.commit;
   out["machine"] = machine_facts(r.threads, r.isa);
   out["processor"] = m.processor;
+  json::array features;
+  for (const std::string& f : m.features) features.emplace_back(f);
+  out["extensions"] = std::move(features);
   out["logical_cpus"] = m.logical_cpus;
   out["usable_cpus"] = m.usable_cpus;
   out["quota_cpus"] = std::isfinite(m.quota_cpus) ? json::value(m.quota_cpus) : json::value(nullptr);

@@ -22,6 +22,7 @@ struct Cache {
 
 struct MachineState {
   std::string processor;
+  std::vector<std::string> features;  // instruction-set extensions that may be used: "avx2", "avx512vnni"
   int logical_cpus = 0;
   int usable_cpus = 0;        // affinity mask and cgroup quota
   double quota_cpus = 0;      // of the cgroups; infinity when there is none

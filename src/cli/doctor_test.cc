@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/cpu_info.h"
 #include "cli/commands.h"
 
 namespace carpool {
@@ -39,6 +40,7 @@ class FakeRoot {
 DoctorReport healthy() {
   DoctorReport r;
   r.machine.processor = "A processor";
+  r.machine.features = {"avx2", "avx512vnni"};
   r.machine.logical_cpus = r.machine.usable_cpus = 8;
   r.machine.quota_cpus = INFINITY;
   r.machine.caches = {{1, "Data", "32K"}, {3, "Unified", "32768K"}};
@@ -102,6 +104,9 @@ TEST(Doctor, WhatTheSystemDoesNotSayIsUnknown) {
   DoctorReport r = healthy();
   r.machine = m;
   EXPECT_TRUE(contains(doctor_text(r), "governor      unknown"));
+  EXPECT_EQ(m.features, feature_names(cpu_info()));
+  r.machine.features.clear();
+  EXPECT_TRUE(contains(doctor_text(r), "extensions    none that kernels use"));
 }
 
 TEST(Doctor, AHealthyMachineHasNoWarning) { EXPECT_TRUE(warnings(healthy()).empty()); }
@@ -129,13 +134,16 @@ TEST(Doctor, TextAndJsonHoldEveryFact) {
   DoctorReport r = healthy();
   r.machine.quota_cpus = 2.5;
   const std::string text = doctor_text(r);
-  for (const char* part : {"A processor", "8 usable of 8", "2.50 CPUs", "avx2 (of scalar, avx2)", "64.0 GB", "L1d 32K",
-                           "L3 32768K", "madvise", "performance", "12.5 GB/s with 1 thread ",
-                           "40.0 GB/s with 8 threads", "38.5 to 41.2", "at least 25.0 ms", "warning: "}) {
+  for (const char* part :
+       {"A processor", "extensions    avx2, avx512vnni\n", "8 usable of 8", "2.50 CPUs", "avx2 (of scalar, avx2)",
+        "64.0 GB", "L1d 32K", "L3 32768K", "madvise", "performance", "12.5 GB/s with 1 thread ",
+        "40.0 GB/s with 8 threads", "38.5 to 41.2", "at least 25.0 ms", "warning: "}) {
     EXPECT_TRUE(contains(text, part)) << part << "\n" << text;
   }
   const json::value root = doctor_json(r);
   EXPECT_EQ(root.at("quota_cpus").as_double(), 2.5);
+  ASSERT_EQ(root.at("extensions").as_array().size(), 2u);
+  EXPECT_EQ(root.at("extensions").as_array().at(1).as_string(), "avx512vnni");
   EXPECT_EQ(root.at("isas").as_array().size(), 2u);
   EXPECT_EQ(root.at("results").as_array().at(1).at("read_gbps").as_double(), 40);
   EXPECT_EQ(root.at("results").as_array().at(1).at("read_gbps_max").as_double(), 41.25);

@@ -28,7 +28,7 @@ namespace carpool {
 // not be truncated by others.
 class MappedPanels {
  public:
-  MappedPanels(MappedPanels&&) noexcept = default;
+  MappedPanels(MappedPanels&&) noexcept = default;  // to be destroyed or assigned to only, afterwards
   MappedPanels& operator=(MappedPanels&&) noexcept = default;
   MappedPanels(const MappedPanels&) = delete;
   MappedPanels& operator=(const MappedPanels&) = delete;
