@@ -212,6 +212,15 @@ TEST(Run, TheElementsOfTheCacheDecideItsSizeAndAreSaid) {
   EXPECT_EQ(carpool(kRun + "--kv-cache-dtype fp4" + kPrompt).code, 64);
 }
 
+TEST(Run, AModelWithBlockQuantisedWeightsKeepsABfloat16CacheUnlessToldOtherwise) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "q8_0.gguf";
+  ASSERT_EQ(carpool("quantize " + kBooks + " " + file + " --format q8_0 --quiet").code, 0);
+  const std::string run = "run " + file + " --quiet --json - --max-tokens 2 --temperature 0 ";
+  EXPECT_EQ(carpool_json(run + kPrompt).at("kv_cache_dtype"), "bf16");
+  EXPECT_EQ(carpool_json(run + "--kv-cache-dtype f32" + kPrompt).at("kv_cache_dtype"), "f32");
+}
+
 TEST(Run, CountersOfAllStepsIncludeThoseWithPromptRows) {
   const json::value v = carpool_json(kRun + "--isolated --policy oea:k0=3" + kPrompt);
   const auto steps = [&](const char* key) { return v.at(key).at("plain_steps").at("isolated").as_int64(); };
