@@ -4,6 +4,7 @@
 // ones. Read next: select.cc, generic/.
 #pragma once
 
+#include "base/cpu_info.h"
 #include "kernels/kernels.h"
 
 namespace carpool {
@@ -13,5 +14,9 @@ extern const Kernels kScalarKernels;
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
 #endif
+
+// What `cpu` lacks of the features that the code of one of those tables takes for granted, as feature_names() spells
+// them; the table may run when there is none. Defined in select.cc.
+std::vector<std::string> missing_features(const Kernels& table, const CpuInfo& cpu);
 
 }  // namespace carpool
