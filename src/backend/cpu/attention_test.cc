@@ -407,6 +407,7 @@ TEST_P(Attention, LongContextsHaveTheSameBitsDecodedAndInAPromptOfAnyChunk) {
   const Size size{4, 2, 16, 16, false};
   const int length = 1024 + 20;
   for (const KvFormat format : kFormats) {
+    if (GetParam().isa == "scalar" && format != KvFormat::kQ8) continue;  // seconds each
     const Sequence prompt(length, size, 31, 2);
     Sequence whole = prompt;
     whole.out.data = reference(GetParam().isa, size, format, prompt);
