@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <numeric>
 
+#include "base/checksum.h"
 #include "base/error.h"
 #include "base/json.h"
 
@@ -39,7 +41,7 @@ class Differences {
   size_t count_ = 0;
 };
 
-std::string quoted(std::string_view name) { return fmt::format("\"{}\"", escape(name)); }
+std::string in_quotes(std::string_view name) { return fmt::format("\"{}\"", escape(name)); }
 
 // A shard must be a plain name in the model's own directory: the index comes with the download and must not
 // be able to point anywhere else.
@@ -70,7 +72,8 @@ Index read_index(const std::string& path) {
   for (const auto& [name, value] : map.raw()) {
     const std::string shard = map.string(name);
     if (!is_plain_name(shard)) {
-      map.fail(name, fmt::format("shard {} must be the plain name of a file in the model's directory", quoted(shard)));
+      map.fail(name,
+               fmt::format("shard {} must be the plain name of a file in the model's directory", in_quotes(shard)));
     }
     index.shard_of.emplace(name, shard);
     index.shards.push_back(shard);
@@ -115,20 +118,20 @@ void check_index(const Index& index, const std::vector<SafetensorsFile>& files, 
   for (size_t i = 0; i < files.size(); ++i) file_of[index.shards[i]] = &files[i];
   for (const auto& [tensor, shard] : index.shard_of) {
     if (file_of.at(shard)->find(tensor) != nullptr) continue;
-    differences.add(fmt::format("tensor {} is not in shard {}", quoted(tensor), quoted(shard)));
+    differences.add(fmt::format("tensor {} is not in shard {}", in_quotes(tensor), in_quotes(shard)));
   }
   for (size_t i = 0; i < files.size(); ++i) {
     const std::string& shard = index.shards[i];
     for (const TensorInfo& t : files[i].tensors()) {
       const auto it = index.shard_of.find(t.name);
       if (it == index.shard_of.end()) {
-        differences.add(fmt::format("tensor {} of shard {} is not in the index", quoted(t.name), quoted(shard)));
+        differences.add(fmt::format("tensor {} of shard {} is not in the index", in_quotes(t.name), in_quotes(shard)));
       } else if (it->second != shard) {
         const bool twice = file_of.at(it->second)->find(t.name) != nullptr;
-        differences.add(twice ? fmt::format("tensor {} is in two shards, {} and {}", quoted(t.name), quoted(it->second),
-                                            quoted(shard))
-                              : fmt::format("tensor {} is in shard {}, the index says {}", quoted(t.name),
-                                            quoted(shard), quoted(it->second)));
+        differences.add(twice ? fmt::format("tensor {} is in two shards, {} and {}", in_quotes(t.name),
+                                            in_quotes(it->second), in_quotes(shard))
+                              : fmt::format("tensor {} is in shard {}, the index says {}", in_quotes(t.name),
+                                            in_quotes(shard), in_quotes(it->second)));
       }
     }
   }
@@ -187,7 +190,7 @@ WeightSource WeightSource::open(const std::string& model_dir) {
 void WeightSource::add(const GgufTensor& tensor, const GgufPlace& place) {
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorKind::kMalformed,
-                fmt::format("{}: tensor {} at byte {}: {}", where_, quoted(tensor.name), tensor.file_offset, what));
+                fmt::format("{}: tensor {} at byte {}: {}", where_, in_quotes(tensor.name), tensor.file_offset, what));
   };
   const FormatInfo& format = info(tensor.format);
   const int64_t slices = place.sliced ? tensor.shape[0] : 1;
@@ -227,7 +230,7 @@ WeightSource WeightSource::of_gguf(GgufSet files, const GgufNaming& naming) {
   for (size_t i = 1; i < names.size(); ++i) {
     const TensorInfo& t = source.tensors_[names[i]];
     if (t.name != source.tensors_[names[i - 1]].name) continue;
-    throw Error(ErrorKind::kMalformed, fmt::format("{}: two tensors stand for {}", source.where_, quoted(t.name)));
+    throw Error(ErrorKind::kMalformed, fmt::format("{}: two tensors stand for {}", source.where_, in_quotes(t.name)));
   }
   return source;
 }
@@ -236,6 +239,20 @@ const TensorInfo* WeightSource::find(std::string_view name) const {
   const auto it = std::lower_bound(by_name_.begin(), by_name_.end(), name,
                                    [&](uint32_t i, std::string_view wanted) { return tensors_[i].name < wanted; });
   return it != by_name_.end() && tensors_[*it].name == name ? &tensors_[*it] : nullptr;
+}
+
+std::string WeightSource::identity() const {
+  std::string out;
+  for (const MappedFile& file : shards_) {
+    out += fmt::format("file {} bytes {} modified {}\n", escape(std::filesystem::absolute(file.path()).string(), 4096),
+                       file.bytes().size(), file.modified_ns());
+  }
+  std::string all;
+  for (const TensorInfo& t : tensors_) {
+    all += fmt::format("{} {} {} {};", t.name, t.dtype, t.shard, t.file_offset);
+    for (const int64_t n : t.shape) all += fmt::format("{},", n);
+  }
+  return out + fmt::format("tensors {:016x}\n", checksum64(all));
 }
 
 void WeightSource::verify_unchanged() const {
