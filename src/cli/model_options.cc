@@ -124,6 +124,19 @@ void ModelOptions::add_to(CLI::App& command) {
                   "auto = bf16 for block-quantised weights, else f32")
       ->check(CLI::IsMember({"auto", "f32", "bf16", "q8"}))
       ->capture_default_str();
+  command
+      .add_option("--activations", activations,
+                  "how activations enter products with block-quantised weights: int8 is fast, float is exact")
+      ->check(CLI::IsMember({"int8", "float"}))
+      ->capture_default_str();
+  command
+      .add_option("--hugepages", huge_pages,
+                  "memory of the weights: auto = huge pages where the system has them, thp = an error where it has none, "
+                  "off = small pages")
+      ->check(CLI::IsMember({"auto", "thp", "off"}))
+      ->capture_default_str();
+  command.add_option("--repack-cache", repack_cache,
+                     "folder that keeps the repacked weights, to be mapped instead of repacked the next time");
   command.add_flag("!--no-finite-check", check_finite, "do not scan the weights for NaN and infinity while loading");
   command.add_flag("--quiet", quiet, "no progress on standard error");
 }
@@ -133,6 +146,9 @@ LoadOptions ModelOptions::load_options() const {
   load.threads = threads;
   load.isa = isa;
   load.check_finite = check_finite;
+  load.activations = activations == "float" ? Activations::kFloat : Activations::kInt8;
+  load.huge_pages = *hugepages_of_name(huge_pages);
+  load.repack_cache = repack_cache;
   load.kv_format = kv_format_of_name(kv_cache_dtype);  // none for auto
   return load;
 }

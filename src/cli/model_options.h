@@ -24,8 +24,11 @@ struct ModelOptions {
   bool check_finite = true;
   bool quiet = false;
   std::string kv_cache_dtype = "auto";
+  std::string activations = "int8";
+  std::string huge_pages = "auto";
+  std::string repack_cache;
 
-  // MODEL, --threads, --isa, --kv-cache-dtype, --no-finite-check, --quiet.
+  // MODEL, --threads, --isa, --activations, --kv-cache-dtype, --hugepages, --repack-cache, --no-finite-check, --quiet.
   void add_to(CLI::App& command);
   // What Model::load is told of them.
   LoadOptions load_options() const;

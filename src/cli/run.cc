@@ -180,6 +180,7 @@ void run(const RunOptions& options, const Invocation& invocation) {
   }
   Engine engine(loaded.model, &loaded.tokenizer, make_policy(policy->spec()), engine_options);
   if (options.verbose) {
+    std::fprintf(stderr, "weights: %s\n", loaded.model.memory_text().c_str());
     std::fprintf(stderr, "key-value cache: %ld positions, %s, %.1f MB\n",
                  static_cast<long>(engine.total_kv_blocks()) * KvCache::kBlockTokens,
                  std::string(name(loaded.model.kv_format())).c_str(), static_cast<double>(engine.kv_bytes()) / 1e6);

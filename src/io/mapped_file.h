@@ -32,6 +32,7 @@ class MappedFile {
   // Valid while this object, or the one it was moved into, lives. The address survives a move.
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   const std::string& path() const { return path_; }
+  int64_t modified_ns() const { return identity_.modified_ns; }  // when it was mapped, since the epoch
 
   // Throws kIo when the file at path() no longer is the one that was mapped: gone, replaced (another inode),
   // another size, or written to since. To be called after the weights were read and before "ready".

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "base/checksum.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/threads.h"
@@ -36,6 +37,14 @@ void Rows::push(int token, int position, const int* block_table, TokenInfo row_i
 
 namespace {
 
+constexpr int kPanelLayout = 1;  // changes whenever tensor/panels.h changes what the bytes of a panel mean
+
+// What a cached copy of the panels depends on.
+std::string cache_key(const PanelPlan& plan, const WeightSource& source) {
+  return fmt::format("{}layout {}\nmatrices {:016x}\n", source.identity(), kPanelLayout,
+                     checksum64(plan.layout()));
+}
+
 // Allocates what `plan` needs and fills it, once it is certain to fit beside `besides` more bytes.
 void fill_weights(const PanelPlan& plan, uint64_t besides, const std::string& what, const LoadOptions& options, Ops& ops,
                   Weights& weights) {
@@ -43,6 +52,22 @@ void fill_weights(const PanelPlan& plan, uint64_t besides, const std::string& wh
   weights.panels = LargeBuffer(plan.bytes(), options.huge_pages, "the weights");
   plan.fill(weights.panels.bytes().data(), ops, options.progress);
   weights.place(weights.panels.bytes().data());
+}
+
+// Maps the panels from the cache, or fills the buffer and leaves a cache behind for the next time.
+void take_panels(const PanelPlan& plan, uint64_t besides, const WeightSource& source, const LoadOptions& options,
+                 Ops& ops, Weights& weights) {
+  const std::string what = fmt::format("{}: the weights", source.where());
+  if (options.repack_cache.empty()) return fill_weights(plan, besides, what, options, ops, weights);
+  const std::string name = std::filesystem::path(source.where()).filename().string() + ".panels";
+  const std::string key = cache_key(plan, source);
+  std::string why_not;
+  weights.mapped =
+      open_panel_cache(options.repack_cache, name, key, plan.bytes(), &why_not, options.huge_pages);
+  if (weights.mapped) return weights.place(weights.mapped->bytes().data());
+  weights.cache_note = fmt::format("repack cache not used: {}; written anew", why_not);
+  fill_weights(plan, besides, what, options, ops, weights);
+  write_panel_cache(options.repack_cache, name, key, weights.panels.bytes());
 }
 
 }  // namespace
@@ -69,7 +94,7 @@ Model Model::load(const std::string& model, const LoadOptions& options) {
   reader.progress = options.progress;
   find_family(config.family).take_weights(config, reader, weights);
   reader.finish();
-  fill_weights(plan, angles, fmt::format("{}: the weights", source->where()), options, *ops, weights);
+  take_panels(plan, angles, *source, options, *ops, weights);
   source->verify_unchanged();
   weights.source = std::move(source);
   return Model(std::move(config), std::move(weights), std::move(ops), options.kv_format);
@@ -92,6 +117,17 @@ Model::Model(ModelConfig config, Weights weights, std::unique_ptr<Ops> ops, std:
       rope_sin_[static_cast<size_t>(p) * half + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
     }
   }
+}
+
+std::string Model::memory_text() const {
+  const auto gb = [](size_t bytes) { return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9); };
+  const std::string note = weights_.cache_note.empty() ? "" : " (" + weights_.cache_note + ")";
+  if (weights_.mapped) {
+    return fmt::format("{} mapped from {}, {} of it in huge pages", gb(weights_.mapped->bytes().size()),
+                       escape(weights_.mapped->path(), 400), gb(weights_.mapped->huge_bytes()));
+  }
+  return fmt::format("repacked into {}, {} of it in huge pages{}", gb(weights_.panels.size()),
+                     gb(std::min(weights_.panels.huge_bytes(), weights_.panels.size())), note);
 }
 
 void Model::lap(double StepTimes::* phase) {

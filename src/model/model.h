@@ -40,6 +40,7 @@ struct LoadOptions {
   std::string isa = "auto";
   Activations activations = Activations::kInt8;
   HugePages huge_pages = HugePages::kAuto;     // for the private copy of the weights
+  std::string repack_cache;                    // folder where repacked weights are kept and mapped from; "" = none
   std::optional<KvFormat> kv_format;           // of the caches to be made for the model; default: default_kv_format
   bool check_finite = true;                    // refuse NaN and Inf in any tensor
   std::function<void(double share)> progress;  // 0..1
@@ -54,6 +55,8 @@ class Model {
 
   const ModelConfig& config() const { return config_; }
   const Weights& weights() const { return weights_; }
+  // Where the weights are, for people: "repacked into 17.3 GB, 17.2 GB of it in huge pages".
+  std::string memory_text() const;
   Ops& ops() { return *ops_; }
   // The element format of key-value caches for this model.
   KvFormat kv_format() const { return kv_format_; }

@@ -8,12 +8,14 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "backend/ops.h"
 #include "base/large_buffer.h"
+#include "io/panel_cache.h"
 #include "io/weight_source.h"
 #include "model/config.h"
 #include "model/panel_plan.h"
@@ -47,7 +49,9 @@ struct Weights {
   // cold[c][l]: private copies of all routed experts, used in rotation instead of layers[l].experts when not empty.
   std::vector<std::vector<ExpertSet>> cold;
   std::vector<LargeBuffer> cold_storage;
-  LargeBuffer panels;             // what panel views point into
+  LargeBuffer panels;                  // what panel views point into: private memory,
+  std::optional<MappedPanels> mapped;  // or a file of repacked weights
+  std::string cache_note;              // why that file was not used, if it was asked for
   std::vector<std::byte> random;  // the embedding of a dummy model
   std::unique_ptr<WeightSource> source;
 
