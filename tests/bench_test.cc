@@ -71,6 +71,10 @@ TEST(BenchDecode, EveryOptionChangesWhatItSays) {
   EXPECT_EQ(carpool_json(kDecode + "--cold-copies 0").at("settings").at("cold_copies"), "0");
   EXPECT_NE(base.at("settings").at("cold_copies"), "0") << "the small model is copied by default";
   EXPECT_EQ(carpool_json(kDecode + "--repeats 3").at("settings").at("repeats"), "3");
+  const json::value floats = carpool_json(kDecode + "--kv-cache-dtype f32"),
+                    ints = carpool_json(kDecode + "--kv-cache-dtype q8");
+  EXPECT_EQ(floats.at("settings").at("kv_cache_dtype"), "f32");
+  EXPECT_LT(number(row(ints, 0), "dense_bytes_per_step"), number(row(floats, 0), "dense_bytes_per_step"));
   const json::value scalar = carpool_json(kDecode + "--isa scalar --threads 1 --no-finite-check");
   EXPECT_NE(scalar.at("machine").as_string().find("1 threads"), std::string::npos);
   EXPECT_NE(scalar.at("machine").as_string().find("scalar"), std::string::npos);

@@ -98,6 +98,7 @@ void run_decode_command(DecodeCommand& command, const Invocation& invocation) {
                            {"tokens", "random, uniform over the vocabulary, a stream per sequence"},
                            {"seed", std::to_string(command.bench.seed)},
                            {"chunk", std::to_string(command.bench.chunk)},
+                           {"kv_cache_dtype", std::string(name(model.kv_format()))},
                            {"cold_copies", std::to_string(copies)}};
   const std::vector<DecodeRow> rows = run_decode(model, command.bench);
   report_decode(rows, model.config(), command.model.model, command.bench.repeats, report);
@@ -114,6 +115,7 @@ void run_prefill_command(PrefillCommand& command, const Invocation& invocation) 
   report.facts = facts_of(invocation, model.ops(), model_text(command.model, model));
   report.facts.settings = {{"repeats", std::to_string(command.bench.repeats)},
                            {"tokens", "random, uniform over the vocabulary"},
+                           {"kv_cache_dtype", std::string(name(model.kv_format()))},
                            {"seed", std::to_string(command.bench.seed)}};
   report_prefill(run_prefill(model, command.bench), command.bench.repeats, report);
   write_report(report, command.json);

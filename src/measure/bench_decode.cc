@@ -133,7 +133,7 @@ DecodeRow finish_row(const Model& model, const DecodeOptions& options, const Row
     row.uniform = uniform_experts(c.n_experts, c.top_k, state.batch);
   }
   const double position_bytes =
-      static_cast<double>(KvCache::bytes_for(c, KvCache::kBlockTokens)) / KvCache::kBlockTokens;
+      static_cast<double>(KvCache::bytes_for(c, KvCache::kBlockTokens, model.kv_format())) / KvCache::kBlockTokens;
   row.expert_bytes = row.distinct * c.moe_layers() * static_cast<double>(model.weights().bytes_per_expert());
   row.dense_bytes = static_cast<double>(model.weights().dense_bytes_per_step()) +
                     attended_positions(options, state.batch) * position_bytes;

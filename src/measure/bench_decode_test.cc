@@ -62,9 +62,10 @@ TEST(BenchDecode, EveryRowCountsItsStepsBytesAndRouting) {
     EXPECT_GT(row.step_ms.value, 0);
     EXPECT_DOUBLE_EQ(row.expert_bytes, row.distinct * 3 * static_cast<double>(model.weights().bytes_per_expert()));
     // Step t of 0..4 attends to 3 + t + 1 positions: 6 on average.
-    EXPECT_DOUBLE_EQ(row.dense_bytes,
-                     static_cast<double>(model.weights().dense_bytes_per_step()) +
-                         row.batch * 6.0 * static_cast<double>(KvCache::bytes_for(model.config(), 16)) / 16);
+    EXPECT_DOUBLE_EQ(
+        row.dense_bytes,
+        static_cast<double>(model.weights().dense_bytes_per_step()) +
+            row.batch * 6.0 * static_cast<double>(KvCache::bytes_for(model.config(), 16, model.kv_format())) / 16);
     EXPECT_GT(row.times.sum(), 0) << "the model times its phases";
     EXPECT_LE(row.times.sum() * o.steps, row.decode_s.hi * 1.0001) << "phases are parts of steps";
   }
