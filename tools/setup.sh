@@ -4,7 +4,7 @@
 set -euo pipefail
 packages=(g++ cmake ninja-build pkg-config git python3 ccache
           libboost1.81-dev libboost-json1.81-dev libcli11-dev libfmt-dev libpcre2-dev libutf8proc-dev
-          libgtest-dev clang-format-19)
+          libgtest-dev libsimde-dev clang-format-19)
 if [ "${1:-}" = clang ]; then packages+=(clang-19 libclang-rt-19-dev); fi
 missing=()
 for p in "${packages[@]}"; do

@@ -10,6 +10,10 @@ if [ "$tables" != 2 ]; then
   echo "expected the tables of avx2 and avx512 in $1, found $tables"
   exit 1
 fi
+if nm "$1" | grep -i emulat; then
+  echo "emulated code in $1: it is for a test program alone"
+  exit 1
+fi
 # DW.ref. names are pointers to the language runtime that some builds add, the same in every object.
 shared=$(printf '%s\n' "$symbols" | grep -E ' [TWVuiC] ' | grep -v ' DW\.ref\.' || true)
 if [ -n "$shared" ]; then
