@@ -80,7 +80,7 @@ TEST_F(QuantizeCommand, InspectAndAbTakeAGgufFile) {
   EXPECT_EQ(inspect.code, 0) << inspect.err;
   EXPECT_NE(inspect.out.find("q8_0 9"), std::string::npos) << inspect.out;
   const Outcome ab =
-      carpool("ab " + gguf + " --a topk --b oea:k0=5 --concurrency 4 --new-tokens 4 --repeat 2 --quiet --text " +
+      carpool("ab " + gguf + " --a topk --b oea:k0=5 --concurrency 4 --new-tokens 8 --repeat 2 --quiet --text " +
               kBooks + "/eval.txt --prompts " + kBooks + "/prompts.txt --documents 4 --document-tokens 32");
   EXPECT_EQ(ab.code, 0) << ab.err;
   EXPECT_NE(ab.out.find("oea:k0=5"), std::string::npos) << ab.out;
