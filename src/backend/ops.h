@@ -38,8 +38,8 @@ struct Product {
   Matrix out;
 };
 
-// Gated blocks of one shape, the [E] routed experts of a layer or one dense block. gate_up[e] has 2 F' rows of D, F' = F
-// rounded up to 16: panel 2p is panel p of the gate matrix, panel 2p + 1 of the up matrix. down[e] is [D, F].
+// Gated blocks of one shape, the [E] routed experts of a layer or one dense block. gate_up[e] has 2 F' rows of D, F' =
+// F rounded up to 16: panel 2p is panel p of the gate matrix, panel 2p + 1 of the up matrix. down[e] is [D, F].
 struct ExpertWeights {
   std::span<const PanelView> gate_up, down;
 };
@@ -86,15 +86,15 @@ class Ops {
   virtual void rms_norm(Matrix x, std::span<const float> weight, float eps, Matrix out) = 0;
   // All products in one pass; x is quantised once where a format wants it.
   virtual void matmul(Matrix x, std::span<const Product> products) = 0;
-  virtual void add(Matrix x, Matrix out) = 0;                          // out += x
+  virtual void add(Matrix x, Matrix out) = 0;  // out += x
   // Router logits [T, E], always float32. `gate` is float32.
   virtual void router_logits(Matrix x, const PanelView& gate, std::span<float> logits) = 0;
   // Normalises and rotates q [T, H*hd] and k [T, G*hd] in place, then stores k and v [T, G*hd] at each row's place,
   // in the cache's format.
   virtual void store_kv(const AttentionShape& shape, const RowPlaces& places, Matrix q, Matrix k, Matrix v,
                         KvLayer kv) = 0;
-  // Causal attention of each row over positions 0..its own; out [T, H*hd]. Padding rows give zeros. Rows of one sequence
-  // that follow each other, here and in position, share their reads.
+  // Causal attention of each row over positions 0..its own; out [T, H*hd]. Padding rows give zeros. Rows of one
+  // sequence that follow each other, here and in position, share their reads.
   virtual void attention(const AttentionShape& shape, const RowPlaces& places, Matrix q, KvLayer kv, Matrix out) = 0;
   // out[t] = sum over the row's slots, in ascending expert id, of weight * down(silu(gate x) * up x). One read of an
   // expert serves all its rows. `weights` has chosen.size() entries; rows without slots give zeros.

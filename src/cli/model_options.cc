@@ -119,9 +119,10 @@ void ModelOptions::add_to(CLI::App& command) {
       ->default_val("auto")
       ->envname("CARPOOL_ISA");
   command
-      .add_option("--kv-cache-dtype", kv_cache_dtype,
-                  "elements of the key-value cache: f32 is exact, bf16 halves it, q8 quarters it (int8, a scale per 32); "
-                  "auto = bf16 for block-quantised weights, else f32")
+      .add_option(
+          "--kv-cache-dtype", kv_cache_dtype,
+          "elements of the key-value cache: f32 is exact, bf16 halves it, q8 quarters it (int8, a scale per 32); "
+          "auto = bf16 for block-quantised weights, else f32")
       ->check(CLI::IsMember({"auto", "f32", "bf16", "q8"}))
       ->capture_default_str();
   command
@@ -130,9 +131,10 @@ void ModelOptions::add_to(CLI::App& command) {
       ->check(CLI::IsMember({"int8", "float"}))
       ->capture_default_str();
   command
-      .add_option("--hugepages", huge_pages,
-                  "memory of the weights: auto = huge pages where the system has them, thp = an error where it has none, "
-                  "off = small pages")
+      .add_option(
+          "--hugepages", huge_pages,
+          "memory of the weights: auto = huge pages where the system has them, thp = an error where it has none, "
+          "off = small pages")
       ->check(CLI::IsMember({"auto", "thp", "off"}))
       ->capture_default_str();
   command.add_option("--repack-cache", repack_cache,

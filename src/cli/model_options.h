@@ -64,8 +64,8 @@ std::vector<std::string> read_lines(const std::string& path);
 // or pipe is written into. Error{kCannotCreate} or Error{kIo}.
 void write_output(const std::string& path, const std::string& text);
 
-// Error{kCannotCreate} when write_output could not write `path`, which would be noticed only after minutes of measuring.
-// Changes nothing; "" and "-" pass.
+// Error{kCannotCreate} when write_output could not write `path`, which would be noticed only after minutes of
+// measuring. Changes nothing; "" and "-" pass.
 void check_output(const std::string& path);
 
 // A line on standard error that is rewritten as work goes on; nothing when standard error is not a terminal or `quiet`.

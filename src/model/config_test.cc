@@ -45,9 +45,17 @@ class ModelCopy {
   fs::path path_;
 };
 
+LoadOptions load_options(bool check_finite) {
+  LoadOptions options;
+  options.threads = 1;
+  options.isa = "scalar";
+  options.check_finite = check_finite;
+  return options;
+}
+
 void expect_refused(const std::string& directory, ErrorKind kind, const std::string& part) {
   try {
-    Model::load(directory, {1, "scalar", true, {}});
+    Model::load(directory, load_options(true));
     ADD_FAILURE() << "loaded; expected a sentence with: " << part;
   } catch (const Error& e) {
     EXPECT_EQ(e.exit_code(), static_cast<int>(kind)) << e.what();
@@ -218,7 +226,7 @@ TEST(ModelTensors, ASingleNanIsFoundNamedAndAcceptedOnlyOnRequest) {
   std::memcpy(file.data() + file.size() - 4 * 5, &nan, 4);
   copy.write("model.safetensors", file);
   expect_refused(copy.path(), ErrorKind::kMalformed, "has 1 values that are NaN or infinite");
-  EXPECT_NO_THROW(Model::load(copy.path(), {1, "scalar", false, {}}));
+  EXPECT_NO_THROW(Model::load(copy.path(), load_options(false)));
 }
 
 TEST(ModelTensors, AnUnsupportedDtypeIsRefusedAndNeverReinterpreted) {

@@ -41,13 +41,12 @@ constexpr int kPanelLayout = 1;  // changes whenever tensor/panels.h changes wha
 
 // What a cached copy of the panels depends on.
 std::string cache_key(const PanelPlan& plan, const WeightSource& source) {
-  return fmt::format("{}layout {}\nmatrices {:016x}\n", source.identity(), kPanelLayout,
-                     checksum64(plan.layout()));
+  return fmt::format("{}layout {}\nmatrices {:016x}\n", source.identity(), kPanelLayout, checksum64(plan.layout()));
 }
 
 // Allocates what `plan` needs and fills it, once it is certain to fit beside `besides` more bytes.
-void fill_weights(const PanelPlan& plan, uint64_t besides, const std::string& what, const LoadOptions& options, Ops& ops,
-                  Weights& weights) {
+void fill_weights(const PanelPlan& plan, uint64_t besides, const std::string& what, const LoadOptions& options,
+                  Ops& ops, Weights& weights) {
   require_memory(plan.bytes() + besides, what);
   weights.panels = LargeBuffer(plan.bytes(), options.huge_pages, "the weights");
   plan.fill(weights.panels.bytes().data(), ops, options.progress);
@@ -62,8 +61,7 @@ void take_panels(const PanelPlan& plan, uint64_t besides, const WeightSource& so
   const std::string name = std::filesystem::path(source.where()).filename().string() + ".panels";
   const std::string key = cache_key(plan, source);
   std::string why_not;
-  weights.mapped =
-      open_panel_cache(options.repack_cache, name, key, plan.bytes(), &why_not, options.huge_pages);
+  weights.mapped = open_panel_cache(options.repack_cache, name, key, plan.bytes(), &why_not, options.huge_pages);
   if (weights.mapped) return weights.place(weights.mapped->bytes().data());
   weights.cache_note = fmt::format("repack cache not used: {}; written anew", why_not);
   fill_weights(plan, besides, what, options, ops, weights);

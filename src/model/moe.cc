@@ -16,8 +16,8 @@ void Model::moe_block(int l, const Rows& rows, const Policy& policy, RoutingCoun
   ops_->rms_norm(x, layer.post_norm, config_.norm_eps, normed);
   lap(&StepTimes::other);
   ops_->router_logits(normed, layer.router, logits);  // [T, E], float32 always
-  score(layer.scoring, E, logits, rank, mix);  // the model's rule: softmax or sigmoid, bias, groups
-  policy.select(in, scratch_, chosen_);        // the batch decides
+  score(layer.scoring, E, logits, rank, mix);         // the model's rule: softmax or sigmoid, bias, groups
+  policy.select(in, scratch_, chosen_);               // the batch decides
   const std::span<float> weights(weights_of_slots_.data(), static_cast<size_t>(chosen_.size()));
   finish_weights(layer.scoring, E, mix, chosen_, weights);  // the model's rule: renormalise, scale
   lap(&StepTimes::routing);

@@ -30,8 +30,8 @@ PanelView PanelPlan::reserve(Format format, int64_t rows, int64_t cols) {
 void PanelPlan::add_jobs(const WeightView* from, const PanelView& shape, int64_t panels, size_t offset, size_t stride,
                          uint64_t seed) {
   for (int64_t begin = 0; begin < panels; begin += kPanelsPerJob) {
-    jobs_.push_back({from, begin, std::min(begin + kPanelsPerJob, panels), offset, stride, shape.format, shape.cols,
-                     seed});
+    jobs_.push_back(
+        {from, begin, std::min(begin + kPanelsPerJob, panels), offset, stride, shape.format, shape.cols, seed});
   }
 }
 

@@ -1,9 +1,9 @@
 // Where each weight matrix goes in the one private copy of a model's weights, and how it gets there.
 //
-// Loading is two steps: families name every matrix (TensorReader), which adds it to a plan and gets a view whose data is
-// an offset; then, when the sum is known and fits, fill() packs all of them into one buffer, in parallel, and place()
-// turns offsets into addresses. The layout is a function of the model alone, so the filled buffer can be kept in a file
-// and mapped the next time. Does not own the buffer.
+// Loading is two steps: families name every matrix (TensorReader), which adds it to a plan and gets a view whose data
+// is an offset; then, when the sum is known and fits, fill() packs all of them into one buffer, in parallel, and
+// place() turns offsets into addresses. The layout is a function of the model alone, so the filled buffer can be kept
+// in a file and mapped the next time. Does not own the buffer.
 #pragma once
 
 #include <deque>
@@ -36,7 +36,7 @@ class PanelPlan {
   void fill(std::byte* base, Ops& ops, const std::function<void(double)>& progress) const;
 
  private:
-  struct Job {  // panels [begin, end) of `from`, panel p to offset + p * stride
+  struct Job {               // panels [begin, end) of `from`, panel p to offset + p * stride
     const WeightView* from;  // null: random
     int64_t begin, end;
     size_t offset, stride;

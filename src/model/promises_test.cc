@@ -185,7 +185,7 @@ TEST(Promises, ColdCopiesOfTheExpertsKeepEveryBit) {
   EXPECT_EQ(model.weights().cold.size(), 3u);
   EXPECT_EQ(decode_in_company(model, *topk, kTokens, {3}), expected);
   model.set_cold_copies(0);
-  EXPECT_TRUE(model.weights().storage.empty());
+  EXPECT_TRUE(model.weights().cold_storage.empty());
 }
 
 TEST(Promises, CountersSayThatThePolicyRan) {

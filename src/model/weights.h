@@ -52,7 +52,7 @@ struct Weights {
   LargeBuffer panels;                  // what panel views point into: private memory,
   std::optional<MappedPanels> mapped;  // or a file of repacked weights
   std::string cache_note;              // why that file was not used, if it was asked for
-  std::vector<std::byte> random;  // the embedding of a dummy model
+  std::vector<std::byte> random;       // the embedding of a dummy model
   std::unique_ptr<WeightSource> source;
 
   // Turns the offsets that a plan gave into addresses from `base` on.

@@ -20,7 +20,8 @@ size_t resident_bytes() {
 // allocates for nothing that is not there.
 TEST(TensorReader, AConfigThatNoFileBacksUpCostsNeitherMemoryNorAThousandLines) {
   const WeightSource source = WeightSource::open(golden::kFolder + "/float32_untied");
-  TensorReader reader(source, true);
+  PanelPlan plan;
+  TensorReader reader(source, true, plan);
   const size_t before = resident_bytes();
   try {
     for (int l = 0; l < 100000; ++l) reader.matrix_f32("layer." + std::to_string(l) + ".router", 4096, 131072);
@@ -35,20 +36,35 @@ TEST(TensorReader, AConfigThatNoFileBacksUpCostsNeitherMemoryNorAThousandLines) 
   EXPECT_LT(resident_bytes() - before, size_t{64} << 20);
 }
 
-TEST(Weights, BytesAreThoseOfTheFile) {
-  Model model = golden::load("bf16_tied");
-  const ModelConfig& c = model.config();
-  const size_t expert = 3 * static_cast<size_t>(c.width) * static_cast<size_t>(c.expert_width) * 2;
-  EXPECT_EQ(model.weights().bytes_per_expert(), expert);
-  EXPECT_EQ(model.weights().expert_bytes(),
-            expert * static_cast<size_t>(c.n_experts) * static_cast<size_t>(c.moe_layers()));
-  // All tensors but the experts, the embedding counted once as the head; vectors and the router are float32 in memory.
-  size_t dense = 0;
-  for (const TensorInfo& t : model.weights().source->tensors()) {
-    const bool widened = t.shape.size() == 1 || t.name.find("mlp.gate.") != std::string::npos;
-    if (t.name.find(".experts.") == std::string::npos) dense += t.bytes * (widened ? 2 : 1);
+// Bytes of a matrix as panels: whole panels of 16 rows; BF16 keeps columns in pairs.
+size_t panel_bytes(size_t rows, size_t cols, size_t element) {
+  return (rows + 15) / 16 * 16 * (element == 2 ? (cols + 1) / 2 * 2 : cols) * element;
+}
+
+TEST(Weights, BytesAreThoseOfTheFileInWholePanels) {
+  for (const auto& [name, element] : {std::pair{"bf16_tied", size_t{2}}, std::pair{"sharded_top1", size_t{4}}}) {
+    Model model = golden::load(name);
+    const ModelConfig& c = model.config();
+    const auto width = static_cast<size_t>(c.width), expert_width = static_cast<size_t>(c.expert_width);
+    const size_t expert = 2 * panel_bytes(expert_width, width, element) + panel_bytes(width, expert_width, element);
+    EXPECT_EQ(model.weights().bytes_per_expert(), expert) << name;
+    const size_t experts = expert * static_cast<size_t>(c.n_experts) * static_cast<size_t>(c.moe_layers());
+    EXPECT_EQ(model.weights().expert_bytes(), experts) << name;
+    // All tensors but the experts and an embedding that is not the head; vectors and the router are float32 in memory.
+    size_t dense = 0;
+    for (const TensorInfo& t : model.weights().source->tensors()) {
+      if (t.name.find(".experts.") != std::string::npos) continue;
+      if (t.name.find("embed_tokens") != std::string::npos && !c.tied_head) continue;
+      const auto rows = static_cast<size_t>(t.shape[0]);
+      if (t.shape.size() == 1) {
+        dense += rows * sizeof(float);
+      } else {
+        const bool router = t.name.find("mlp.gate.") != std::string::npos;
+        dense += panel_bytes(rows, static_cast<size_t>(t.shape[1]), router ? sizeof(float) : element);
+      }
+    }
+    EXPECT_EQ(model.weights().dense_bytes_per_step(), dense) << name;
   }
-  EXPECT_EQ(model.weights().dense_bytes_per_step(), dense);
 }
 
 TEST(Weights, ColdCopiesThatCannotFitAreRefusedWithBothNumbers) {

@@ -130,8 +130,7 @@ void take_weights(const ModelConfig& c, TensorReader& reader, Weights& weights) 
       }
       reader.check_one_format(layer.experts, p + "mlp.experts");
     } else {
-      layer.dense_gate_up =
-          reader.pair(p + "mlp.gate_proj.weight", p + "mlp.up_proj.weight", c.dense_width, c.width);
+      layer.dense_gate_up = reader.pair(p + "mlp.gate_proj.weight", p + "mlp.up_proj.weight", c.dense_width, c.width);
       layer.dense_down = reader.matrix(p + "mlp.down_proj.weight", c.width, c.dense_width);
     }
     weights.layers.push_back(std::move(layer));
