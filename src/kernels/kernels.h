@@ -35,11 +35,14 @@ using PanelKernel = void (*)(const PanelProduct&);
 struct Kernels {
   const char* name = "";  // "scalar", "avx2", "avx512"
   // By Format. Float rows: sums in four chains over k mod 4, fused, then (0 + 1) + (2 + 3), times the panel's scale.
-  // Quantised rows: exact integer sums of 16 or 32 products, times the block's scale, fused into a sum per 128 columns,
-  // which is fused times the row's scale into the result; null for formats that are not integer codes.
+  // Quantised rows: exact integer sums of 16 or 32 products, times the sub-block's scale, fused into a sum per 128
+  // columns (integers throughout where sub-blocks have integer scales), which is fused times the row's scale into the
+  // result; null for formats that are not integer codes.
   std::array<PanelKernel, kFormatCount> product_float{}, product_int8{};
   // Quantises blocks [begin, end) of 128 values of the row x[0..k) into `out`, a QuantizedRow(k).
   void (*quantize)(const float* x, int64_t k, int64_t begin, int64_t end, std::byte* out) = nullptr;
+  // Reads every byte and returns the exclusive or of the 64-bit words (the last one filled up with zeros).
+  uint64_t (*read)(const std::byte* data, size_t bytes) = nullptr;
   float (*dot)(const float* a, const float* b, int n) = nullptr;
   void (*axpy)(float a, const float* x, float* y, int n) = nullptr;  // y += a * x
   // y[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i]; y may be x.

@@ -170,6 +170,18 @@ TEST_P(EveryTable, SoftmaxIsUnmovedByHugeEqualScores) {
   }
 }
 
+TEST_P(EveryTable, ReadGivesTheExclusiveOrOfAllWordsAtAnyPlaceAndLength) {
+  std::vector<std::byte> bytes(1500);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * i * 31 + i);
+  for (const size_t begin : {size_t{0}, size_t{3}}) {
+    for (size_t n = 0; n + begin <= bytes.size(); n += n < 20 ? 1 : 61) {
+      uint64_t expected = 0;
+      for (size_t i = 0; i < n; ++i) expected ^= static_cast<uint64_t>(bytes[begin + i]) << 8 * (i % 8);
+      ASSERT_EQ(table().read(bytes.data() + begin, n), expected) << n;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(VectorMath, EveryTable, testing::ValuesIn(tables_under_test()),
                          [](const auto& param) { return std::string(param.param->name); });
 

@@ -2,7 +2,7 @@
 // field of a float32 (0, that is 2^-127, becomes zero). Codes as in NVFP4: twice the value plus 12, scales halved.
 struct Int8MXFP4 {
   static constexpr int kColumns = 32, kSubs = 1, kBytes = 272, kOffset = 12;
-  static constexpr bool kMinimum = false;
+  static constexpr bool kIntegerScales = false;
   static void codes(const unsigned char* block, int, int h, IVec (&w)[8]) {
     nibble_codes(block, h, w);
 #pragma GCC unroll 8

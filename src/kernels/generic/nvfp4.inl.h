@@ -1,8 +1,8 @@
-// NVFP4 panels: 16 columns as twice 64 bytes of pairs of E2M1 nibbles, then 16 E4M3 scales. The codes that enter integer
-// sums are twice the value plus 12, so 0..24; scales are halved for it.
+// NVFP4 panels: 16 columns as twice 64 bytes of pairs of E2M1 nibbles, then 16 E4M3 scales. The codes that enter
+// integer sums are twice the value plus 12, so 0..24; scales are halved for it.
 struct Int8NVFP4 {
   static constexpr int kColumns = 16, kSubs = 1, kBytes = 144, kOffset = 12;
-  static constexpr bool kMinimum = false;
+  static constexpr bool kIntegerScales = false;
   static void codes(const unsigned char* block, int, int h, IVec (&w)[4]) {
     nibble_codes(block, h, w);
     for (IVec& v : w) v = e2m1_codes(v);

@@ -1,8 +1,8 @@
 // Products of float32 activations with panels of any format.
 //
-// Included inside the anonymous namespace of an instruction set's .cc file, after its vector vocabulary. A register holds
-// kLanes of a panel's 16 rows for one column. Each output sums in four chains, column k in chain k mod 4, with fused
-// multiply-adds, then (0 + 1) + (2 + 3): that order depends on the columns alone, so a row is a row, and every
+// Included inside the anonymous namespace of an instruction set's .cc file, after its vector vocabulary. A register
+// holds kLanes of a panel's 16 rows for one column. Each output sums in four chains, column k in chain k mod 4, with
+// fused multiply-adds, then (0 + 1) + (2 + 3): that order depends on the columns alone, so a row is a row, and every
 // instruction set gives the same bits. A format is a type Float<id> with
 //   kColumns, kBytes      columns and bytes of a panel block
 //   kStep                 columns that weights() gives at once: 4, or kColumns where that is less than 4

@@ -1,16 +1,18 @@
 // Products of int8 activations with block-quantised panels, and the quantisation of activations.
 //
-// Included inside the anonymous namespace of an instruction set's .cc file, after its vector vocabulary. A register holds
-// kLanes of a panel's 16 rows, four columns each, so a panel is worked on in kHalves parts. A sub-block, the columns that
-// share a weight scale, is summed exactly in integers; the order of the float sums above it is fixed by the column alone
-// (see kernels.h), so a row is a row and every instruction set gives the same bits. A format is a type Int8<id> with
+// Included inside the anonymous namespace of an instruction set's .cc file, after its vector vocabulary. A register
+// holds kLanes of a panel's 16 rows, four columns each, so a panel is worked on in kHalves parts. A sub-block, the
+// columns that share a weight scale, is summed exactly in integers; the order of the float sums above it is fixed by
+// the column alone (see kernels.h), so a row is a row and every instruction set gives the same bits. A format is a type
+// Int8<id> with
 //   kColumns, kSubs, kBytes   columns of a sub-block, sub-blocks and bytes of a panel block
-//   kOffset                   what an unsigned code is too large; kMinimum: whether a minimum is taken away per sub-block
-//   codes(block, s, h, w), scale(block, s, h), minimum(block, s, h)
+//   kOffset                   what an unsigned code is too large
+//   kIntegerScales            whether sub-blocks have integer scales; see int8_scaled_panel
+//   codes(block, s, h, w), scale(block, s, h)
 //   dot(w, x)                 per lane, the sum over the sub-block of code * x
 
 constexpr int kHalves = 16 / kLanes;
-constexpr int kPrefetchBytes = 3072;  // how far the stream runs ahead of the arithmetic
+constexpr int kPrefetchBytes = 6144;  // how far the stream runs ahead of the arithmetic
 
 // The parts of a quantised row; the offsets are those of QuantizedRow, computed by the caller.
 struct Int8Row {
@@ -64,14 +66,11 @@ inline void int8_panel(const unsigned char* panel, long cols, const Int8Row* x, 
         IVec w[F::kColumns / 4];
         F::codes(block, in_block, h, w);
         const Vec d = F::scale(block, in_block, h);
-        Vec low{};
-        if constexpr (F::kMinimum) low = F::minimum(block, in_block, h);
 #pragma GCC unroll 8
         for (int m = 0; m < M; ++m) {
           IVec sum = F::dot(w, x[m].codes + sub * F::kColumns);
           if constexpr (F::kOffset != 0) sum = sub32(sum, set1_int(corrections[m][s]));
           part[m] = fma(to_float(sum), d, part[m]);
-          if constexpr (F::kMinimum) part[m] = fnma(low, to_float(set1_int(x[m].sums[sub])), part[m]);
         }
       }
 #pragma GCC unroll 8
@@ -85,13 +84,83 @@ inline void int8_panel(const unsigned char* panel, long cols, const Int8Row* x, 
   }
 }
 
+// The same for formats whose sub-blocks have integer scales (Q4_K, Q6_K): the sums over 128 columns stay integers, and
+// what must be taken away (Q6_K's offset, Q4_K's minima) is a second integer sum, two sub-blocks at a time. Besides
+// codes() such a format has
+//   scales(block, s, h), dot(w, x, scales)   per lane, scale times the sum over the sub-block of code * x
+//   pair(block, s, h)                        16-bit factors of sub-blocks s and s + 1 in each word
+//   finish(block, h, total, taken)           the two sums as a float, times the block's own scales
+template <class F, int M, bool kAhead>
+inline void int8_scaled_panel(const unsigned char* panel, long cols, const Int8Row* x, const unsigned char* end,
+                              const unsigned char* next, float* const* out, int outputs, Vec scale) {
+  constexpr int kGroupSubs = 128 / F::kColumns;
+  constexpr int kSubBytes = F::kBytes / F::kSubs;
+  Vec acc[kHalves][M];
+#pragma GCC unroll 2
+  for (int h = 0; h < kHalves; ++h) {
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) acc[h][m] = zero();
+  }
+  for (long g = 0; g < cols / 128; ++g) {
+    const unsigned char* block = panel + g * kGroupSubs / F::kSubs * F::kBytes;
+    const int first = static_cast<int>(g * kGroupSubs % F::kSubs);
+    alignas(64) int sums[M][kGroupSubs / 2];
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) paired_sums<kGroupSubs>(x[m].sums + g * kGroupSubs, sums[m]);
+#pragma GCC unroll 2
+    for (int h = 0; h < kHalves; ++h) {
+      IVec total[M], taken[M];
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m) total[m] = taken[m] = set1_int(0);
+      for (int s = 0; s < kGroupSubs; ++s) {
+        if constexpr (kAhead) {
+          const unsigned char* at = block + (first + s) * kSubBytes + kPrefetchBytes;
+          if (at >= end) at = next + (at - end);
+#pragma GCC unroll 8
+          for (int i = h; i * 64 < kSubBytes + 63; i += kHalves) prefetch(at + i * 64);
+        }
+        IVec w[F::kColumns / 4];
+        F::codes(block, first + s, h, w);
+        const IVec factors = F::scales(block, first + s, h);
+#pragma GCC unroll 8
+        for (int m = 0; m < M; ++m) {
+          total[m] = add32(total[m], F::dot(w, x[m].codes + 128 * g + s * F::kColumns, factors));
+        }
+        if (s % 2 == 0) continue;
+        const IVec pair = F::pair(block, first + s - 1, h);
+#pragma GCC unroll 8
+        for (int m = 0; m < M; ++m) taken[m] = add32(taken[m], multiply_pairs(pair, set1_int(sums[m][s / 2])));
+      }
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m) {
+        acc[h][m] = fma(F::finish(block, h, total[m], taken[m]), set1(x[m].scales[g]), acc[h][m]);
+      }
+    }
+  }
+#pragma GCC unroll 2
+  for (int h = 0; h < kHalves; ++h) {
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) store_outputs(out[m], outputs, h, mul(acc[h][m], scale));
+  }
+}
+
+template <class F, int M, bool kAhead>
+inline void int8_rows(const unsigned char* panel, long cols, const Int8Row* x, const unsigned char* end,
+                      const unsigned char* next, float* const* out, int outputs, Vec scale) {
+  if constexpr (F::kIntegerScales) {
+    int8_scaled_panel<F, M, kAhead>(panel, cols, x, end, next, out, outputs, scale);
+  } else {
+    int8_panel<F, M, kAhead>(panel, cols, x, end, next, out, outputs, scale);
+  }
+}
+
 template <class F>
 void product_int8(const PanelProduct& p) {
   using Rows = void (*)(const unsigned char*, long, const Int8Row*, const unsigned char*, const unsigned char*,
                         float* const*, int, Vec);
   static constexpr Rows kRows[2][4] = {
-      {int8_panel<F, 1, false>, int8_panel<F, 2, false>, int8_panel<F, 3, false>, int8_panel<F, 4, false>},
-      {int8_panel<F, 1, true>, int8_panel<F, 2, true>, int8_panel<F, 3, true>, int8_panel<F, 4, true>}};
+      {int8_rows<F, 1, false>, int8_rows<F, 2, false>, int8_rows<F, 3, false>, int8_rows<F, 4, false>},
+      {int8_rows<F, 1, true>, int8_rows<F, 2, true>, int8_rows<F, 3, true>, int8_rows<F, 4, true>}};
   constexpr int kChunk = 64;  // rows whose pointers are laid out at once
   const long cols = p.w->cols, blocks = (cols + 127) / 128;
   const long sums = F::kColumns == 16 ? 128 * blocks : 128 * blocks + 32 * blocks;

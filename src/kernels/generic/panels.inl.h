@@ -1,7 +1,7 @@
 // Everything that multiplies with panels: what the formats share, one file per format, and the two products.
 //
-// Included inside the anonymous namespace of an instruction set's .cc file, after its vector vocabulary. A new format is
-// one more #include here, beside its line in formats.def. Panel layouts: tensor/panels.h.
+// Included inside the anonymous namespace of an instruction set's .cc file, after its vector vocabulary. A new format
+// is one more #include here, beside its line in formats.def. Panel layouts: tensor/panels.h.
 
 // Group g of a run of nibble pairs: columns 4 g..4 g + 3, the low nibbles of pair g / 2 for even g, else the high ones.
 inline IVec nibbles(const unsigned char* block, int g, int h) {

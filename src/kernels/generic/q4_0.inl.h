@@ -1,7 +1,7 @@
 // Q4_0 panels: 32 columns as four times 64 bytes of nibble pairs, then 16 half-precision scales; codes are 8 too large.
 struct Int8Q4_0 {
   static constexpr int kColumns = 32, kSubs = 1, kBytes = 288, kOffset = 8;
-  static constexpr bool kMinimum = false;
+  static constexpr bool kIntegerScales = false;
   static void codes(const unsigned char* block, int, int h, IVec (&w)[8]) { nibble_codes(block, h, w); }
   static Vec scale(const unsigned char* block, int, int h) { return load_f16(block + 256 + 2 * kLanes * h); }
   static IVec dot(const IVec (&w)[8], const signed char* x) { return dot_unsigned<15>(w, x); }

@@ -1,8 +1,8 @@
-// Q6_K panels: 256 columns as 16 sub-blocks of 16, each twice 64 bytes of pairs of low nibbles, 64 bytes with the upper two
-// bits of four groups, and 16 signed scales; then 16 half-precision d. Codes are 32 too large.
+// Q6_K panels: 256 columns as 16 sub-blocks of 16, each twice 64 bytes of pairs of low nibbles, 64 bytes with the upper
+// two bits of four groups, and 16 signed scales; then 16 half-precision d. Codes are 32 too large.
 struct Int8Q6_K {
-  static constexpr int kColumns = 16, kSubs = 16, kBytes = 3360, kOffset = 32;
-  static constexpr bool kMinimum = false;
+  static constexpr int kColumns = 16, kSubs = 16, kBytes = 3360;
+  static constexpr bool kIntegerScales = true;
   static void codes(const unsigned char* block, int s, int h, IVec (&w)[4]) {
     const unsigned char* sub_block = block + 208 * s;
     nibble_codes(sub_block, h, w);
@@ -12,10 +12,17 @@ struct Int8Q6_K {
     w[2] = or_bits(w[2], and_bytes(upper, 0x30));
     w[3] = or_bits(w[3], and_bytes(shift_right16<2>(upper), 0x30));
   }
-  static Vec scale(const unsigned char* block, int s, int h) {
-    return mul(load_f16(block + 3328 + 2 * kLanes * h), to_float(widen_s8(block + 208 * s + 192 + kLanes * h)));
+  static IVec scales(const unsigned char* block, int s, int h) {
+    return factors_of(widen_s8(block + 208 * s + 192 + kLanes * h));
   }
-  static IVec dot(const IVec (&w)[4], const signed char* x) { return dot_unsigned<63>(w, x); }
+  static IVec dot(const IVec (&w)[4], const signed char* x, IVec factors) { return dot_scaled<63, 128>(w, x, factors); }
+  static IVec pair(const unsigned char* block, int s, int h) {  // the scales again: the offset is 32 for all codes
+    const unsigned char* at = block + 208 * s + 192 + kLanes * h;
+    return blend_halves(widen_s8(at), shift_left32<16>(widen_s8(at + 208)));
+  }
+  static Vec finish(const unsigned char* block, int h, IVec total, IVec taken) {
+    return mul(to_float(sub32(total, shift_left32<5>(taken))), load_f16(block + 3328 + 2 * kLanes * h));
+  }
 };
 
 struct FloatQ6_K {
@@ -23,6 +30,8 @@ struct FloatQ6_K {
   static void weights(const unsigned char* block, int k, int h, Vec* w) {
     IVec codes[4];
     Int8Q6_K::codes(block, k / 16, h, codes);
-    scaled_bytes(codes[k % 16 / 4], 32, Int8Q6_K::scale(block, k / 16, h), w);
+    const Vec scale =
+        mul(load_f16(block + 3328 + 2 * kLanes * h), to_float(widen_s8(block + 208 * (k / 16) + 192 + kLanes * h)));
+    scaled_bytes(codes[k % 16 / 4], 32, scale, w);
   }
 };

@@ -1,7 +1,7 @@
 // Q8_0 panels: 32 columns as eight times 64 bytes of signed codes, then 16 half-precision scales.
 struct Int8Q8_0 {
   static constexpr int kColumns = 32, kSubs = 1, kBytes = 544, kOffset = kSignedOffset;
-  static constexpr bool kMinimum = false;
+  static constexpr bool kIntegerScales = false;
   static void codes(const unsigned char* block, int, int h, IVec (&w)[8]) {
 #pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) w[j] = signed_codes(load_bytes(block + 64 * j + 4 * kLanes * h));

@@ -12,6 +12,7 @@
 #undef CARPOOL_FORMAT
     },
     .quantize = quantize,
+    .read = read_bytes,
     .dot = dot,
     .axpy = axpy,
     .rms_norm = rms_norm,

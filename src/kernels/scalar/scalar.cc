@@ -76,6 +76,7 @@ void product_int8(const PanelProduct& p) {
       const auto* codes = reinterpret_cast<const int8_t*>(x);
       const auto* scales = reinterpret_cast<const float*>(x + layout.scales);
       float total = 0, part = 0;
+      int scaled = 0, taken = 0;  // of formats with integer scales
       for (int64_t s = 0; s < k / columns; ++s) {
         const SubBlock w = read_sub_block(p.w->format, panel, s, static_cast<int>(r % kPanelRows));
         int product = 0, sum = 0;
@@ -83,12 +84,20 @@ void product_int8(const PanelProduct& p) {
           product += w.codes[c] * codes[s * columns + c];
           sum += codes[s * columns + c];
         }
-        part = std::fma(static_cast<float>(product), w.scale, part);
-        if (p.w->format == Format::kQ4_K) part = std::fma(-w.minimum, static_cast<float>(sum), part);
+        if (has_integer_scales(p.w->format)) {
+          scaled += w.factor * product;
+          taken += w.low * sum;
+        } else {
+          part = std::fma(static_cast<float>(product), w.scale, part);
+        }
         const int64_t done = (s + 1) * columns;
         if (done % kActivationBlock != 0 && done != k) continue;
+        if (has_integer_scales(p.w->format)) {
+          part = std::fma(-w.dmin, static_cast<float>(taken), static_cast<float>(scaled) * w.d);
+        }
         total = std::fma(part, scales[(done - 1) / kActivationBlock], total);
         part = 0;
+        scaled = taken = 0;
       }
       p.y[m][r - kPanelRows * p.begin] = total * p.w->scale[r / kPanelRows % 2];
     }
@@ -122,6 +131,18 @@ void quantize(const float* x, int64_t k, int64_t begin, int64_t end, std::byte* 
       sums32[4 * b + i / 32] += code;
     }
   }
+}
+
+uint64_t read_bytes(const std::byte* data, size_t bytes) {
+  uint64_t all = 0;
+  size_t i = 0;
+  for (; i + 8 <= bytes; i += 8) {
+    uint64_t word;
+    std::memcpy(&word, data + i, 8);
+    all ^= word;
+  }
+  for (; i < bytes; ++i) all ^= static_cast<uint64_t>(data[i]) << 8 * (i % 8);
+  return all;
 }
 
 float dot(const float* a, const float* b, int n) {
@@ -172,6 +193,7 @@ constinit const Kernels kScalarKernels = {
 #undef CARPOOL_FORMAT
         },
     .quantize = quantize,
+    .read = read_bytes,
     .dot = dot,
     .axpy = axpy,
     .rms_norm = rms_norm,

@@ -8,12 +8,17 @@
 
 namespace carpool {
 
-// Value of column c = scale * codes[c] - minimum.
+// Value of column c = scale * codes[c] - minimum. Formats with integer scales have scale = d * factor and minimum =
+// dmin * low.
 struct SubBlock {
   int columns = 32;
   int codes[32];
   float scale = 0, minimum = 0;
+  int factor = 0, low = 0;
+  float d = 0, dmin = 0;
 };
+
+constexpr bool has_integer_scales(Format format) { return format == Format::kQ4_K || format == Format::kQ6_K; }
 
 constexpr bool has_sub_blocks(Format format) {
   return format != Format::kF32 && format != Format::kBF16 && format != Format::kF16 && format != Format::kFP8;
@@ -65,8 +70,12 @@ inline SubBlock read_sub_block(Format format, const uint8_t* panel, int64_t s, i
       panel += 2368 * (s / 8);
       const uint8_t* part = panel + 288 * (s % 8);
       each([&](int c) { return panel_nibble(part, r, c); });
-      out.scale = panel_half(panel + 2304 + 2 * r) * static_cast<float>(part[256 + r]);
-      out.minimum = panel_half(panel + 2336 + 2 * r) * static_cast<float>(part[272 + r]);
+      out.d = panel_half(panel + 2304 + 2 * r);
+      out.dmin = panel_half(panel + 2336 + 2 * r);
+      out.factor = part[256 + r];
+      out.low = part[272 + r];
+      out.scale = out.d * static_cast<float>(out.factor);
+      out.minimum = out.dmin * static_cast<float>(out.low);
       break;
     }
     case Format::kQ6_K: {
@@ -74,7 +83,9 @@ inline SubBlock read_sub_block(Format format, const uint8_t* panel, int64_t s, i
       const uint8_t* part = panel + 208 * (s % 16);
       each(
           [&](int c) { return (panel_nibble(part, r, c) | (part[128 + 4 * r + c % 4] >> 2 * (c / 4) & 3) << 4) - 32; });
-      out.scale = panel_half(panel + 3328 + 2 * r) * static_cast<float>(static_cast<int8_t>(part[192 + r]));
+      out.d = panel_half(panel + 3328 + 2 * r);
+      out.factor = static_cast<int8_t>(part[192 + r]);
+      out.scale = out.d * static_cast<float>(out.factor);
       break;
     }
     default:
