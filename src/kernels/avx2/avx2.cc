@@ -71,7 +71,6 @@ inline IVec shift_left32(IVec v) {
 inline Vec upper_halves(IVec v) { return _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32(-65536))); }
 inline IVec and_bytes(IVec v, int mask) { return _mm256_and_si256(v, _mm256_set1_epi8(static_cast<char>(mask))); }
 inline IVec xor_bytes(IVec v, int mask) { return _mm256_xor_si256(v, _mm256_set1_epi8(static_cast<char>(mask))); }
-inline IVec xor_bits(IVec a, IVec b) { return _mm256_xor_si256(a, b); }
 inline IVec or_bits(IVec a, IVec b) { return _mm256_or_si256(a, b); }
 template <int N>
 inline IVec shift_right16(IVec v) {
@@ -99,12 +98,13 @@ inline Vec as_float(IVec bits) { return _mm256_castsi256_ps(bits); }
 inline Vec load_f16(const unsigned char* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i_u*>(p)));
 }
-// E4M3 as the half of the same bits one exponent field down: 2^8 too small, exactly. NaN becomes 480.
+// E4M3 as the half of the same bits one exponent field down: 2^8 too small, exactly. Its only NaN, all ones, carries
+// into the half's highest exponent bit when one is added, and with that bit is a NaN there too.
 inline Vec load_e4m3(const unsigned char* p) {
-  const __m128i wide = _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i_u*>(p)));
-  const __m128i sign = _mm_slli_epi16(_mm_and_si128(wide, _mm_set1_epi16(0x80)), 8);
-  const __m128i rest = _mm_slli_epi16(_mm_and_si128(wide, _mm_set1_epi16(0x7f)), 7);
-  return _mm256_mul_ps(_mm256_cvtph_ps(_mm_or_si128(sign, rest)), _mm256_set1_ps(256.0f));
+  const __m128i wide = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i_u*>(p)));
+  const __m128i half = _mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16(-0x4080));
+  const __m128i carry = _mm_and_si128(_mm_add_epi16(half, _mm_set1_epi16(0x80)), _mm_set1_epi16(0x4000));
+  return _mm256_mul_ps(_mm256_cvtph_ps(_mm_or_si128(half, carry)), _mm256_set1_ps(256.0f));
 }
 // Twice the value of each E2M1 nibble, plus 12.
 inline IVec e2m1_codes(IVec nibbles) {
@@ -147,37 +147,6 @@ inline IVec dot_unsigned(const IVec (&w)[N], const signed char* x) {
     }
     return total;
   }
-}
-
-// Integer factors of sub-blocks, one in each word, as dot_scaled wants them: here in both halves of the word.
-inline IVec blend_halves(IVec low, IVec high) { return _mm256_blend_epi16(low, high, 0xaa); }
-inline IVec factors_of(IVec words) { return blend_halves(words, _mm256_slli_epi32(words, 16)); }
-inline IVec multiply_pairs(IVec a, IVec b) { return _mm256_madd_epi16(a, b); }
-
-// Factor times the sum over the sub-block of code * x; |factor| <= kFactor. The factor takes the place of the ones that
-// sums of two products are multiplied by to widen them.
-template <int kMax, int kFactor, int N>
-inline IVec dot_scaled(const IVec (&w)[N], const signed char* x, IVec factors) {
-  constexpr int kFit = 32767 / (2 * 127 * kMax);
-  constexpr int kPower = kFit >= 8 ? 8 : kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1, kRun = kPower < N ? kPower : N;
-  static_assert(kFit >= 1 && 8.0 * 32 * 127 * kMax * kFactor < 2147483648.0);
-  IVec total = _mm256_setzero_si256();
-#pragma GCC unroll 8
-  for (int j = 0; j < N; j += kRun) {
-    IVec run = _mm256_maddubs_epi16(w[j], broadcast_word(x + 4 * j));
-#pragma GCC unroll 8
-    for (int i = 1; i < kRun; ++i) {
-      run = _mm256_add_epi16(run, _mm256_maddubs_epi16(w[j + i], broadcast_word(x + 4 * (j + i))));
-    }
-    total = _mm256_add_epi32(total, _mm256_madd_epi16(run, factors));
-  }
-  return total;
-}
-
-template <int N>
-inline void paired_sums(const int* sums, int* out) {  // two neighbours in the halves of a word; |sum| < 2^15
-#pragma GCC unroll 4
-  for (int i = 0; i < N / 2; ++i) out[i] = (sums[2 * i] & 0xffff) | sums[2 * i + 1] * 65536;
 }
 
 // The same for signed codes -128..127: the sign moves to x, two products of 128 * 127 just fit.
@@ -236,7 +205,6 @@ inline Vec choose_first(int count, Vec a, Vec b) { return _mm256_blendv_ps(b, a,
 constexpr int kAttentionRows = 6, kAttentionSums = 12;
 
 #include "kernels/generic/panels.inl.h"
-#include "kernels/generic/read.inl.h"
 #include "kernels/generic/vector_math.inl.h"
 // uses the exponential
 #include "kernels/generic/attention.inl.h"

@@ -70,7 +70,6 @@ inline IVec shift_left32(IVec v) {
 inline Vec upper_halves(IVec v) { return _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(-65536))); }
 inline IVec and_bytes(IVec v, int mask) { return _mm512_and_si512(v, _mm512_set1_epi8(static_cast<char>(mask))); }
 inline IVec xor_bytes(IVec v, int mask) { return _mm512_xor_si512(v, _mm512_set1_epi8(static_cast<char>(mask))); }
-inline IVec xor_bits(IVec a, IVec b) { return _mm512_xor_si512(a, b); }
 inline IVec or_bits(IVec a, IVec b) { return _mm512_or_si512(a, b); }
 template <int N>
 inline IVec shift_right16(IVec v) {
@@ -98,12 +97,13 @@ inline Vec as_float(IVec bits) { return _mm512_castsi512_ps(bits); }
 inline Vec load_f16(const unsigned char* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(p)));
 }
-// E4M3 as the half of the same bits one exponent field down: 2^8 too small, exactly. NaN becomes 480.
+// E4M3 as the half of the same bits one exponent field down: 2^8 too small, exactly. Its only NaN, all ones, carries
+// into the half's highest exponent bit when one is added, and with that bit is a NaN there too.
 inline Vec load_e4m3(const unsigned char* p) {
-  const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i_u*>(p)));
-  const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x80)), 8);
-  const __m256i rest = _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x7f)), 7);
-  return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_or_si256(sign, rest)), _mm512_set1_ps(256.0f));
+  const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i_u*>(p)));
+  const __m256i half = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(-0x4080));
+  const __m256i carry = _mm256_and_si256(_mm256_add_epi16(half, _mm256_set1_epi16(0x80)), _mm256_set1_epi16(0x4000));
+  return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_or_si256(half, carry)), _mm512_set1_ps(256.0f));
 }
 // Twice the value of each E2M1 nibble, plus 12.
 inline IVec e2m1_codes(IVec nibbles) {
@@ -126,23 +126,6 @@ inline IVec dot_unsigned(const IVec (&w)[N], const signed char* x) {
     odd = _mm512_dpbusd_epi32(odd, w[j + 1], broadcast_word(x + 4 * j + 4));
   }
   return _mm512_add_epi32(even, odd);
-}
-
-// Integer factors of sub-blocks, one in each word.
-inline IVec blend_halves(IVec low, IVec high) { return _mm512_mask_blend_epi16(0xaaaaaaaa, low, high); }
-inline IVec factors_of(IVec words) { return words; }
-inline IVec multiply_pairs(IVec a, IVec b) { return _mm512_madd_epi16(a, b); }
-
-// Factor times the sum over the sub-block of code * x.
-template <int kMax, int kFactor, int N>
-inline IVec dot_scaled(const IVec (&w)[N], const signed char* x, IVec factors) {
-  return _mm512_mullo_epi32(dot_unsigned<kMax>(w, x), factors);
-}
-
-template <int N>
-inline void paired_sums(const int* sums, int* out) {  // two neighbours in the halves of a word; |sum| < 2^15
-#pragma GCC unroll 4
-  for (int i = 0; i < N / 2; ++i) out[i] = (sums[2 * i] & 0xffff) | sums[2 * i + 1] * 65536;
 }
 
 // Signed codes enter as unsigned ones that are 128 too large.
@@ -187,7 +170,6 @@ inline Vec choose_first(int count, Vec a, Vec b) { return _mm512_mask_mov_ps(b, 
 constexpr int kAttentionRows = 8, kAttentionSums = 24;
 
 #include "kernels/generic/panels.inl.h"
-#include "kernels/generic/read.inl.h"
 #include "kernels/generic/vector_math.inl.h"
 // uses the exponential
 #include "kernels/generic/attention.inl.h"
