@@ -71,6 +71,7 @@ inline IVec shift_left32(IVec v) {
 inline Vec upper_halves(IVec v) { return _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32(-65536))); }
 inline IVec and_bytes(IVec v, int mask) { return _mm256_and_si256(v, _mm256_set1_epi8(static_cast<char>(mask))); }
 inline IVec xor_bytes(IVec v, int mask) { return _mm256_xor_si256(v, _mm256_set1_epi8(static_cast<char>(mask))); }
+inline IVec xor_bits(IVec a, IVec b) { return _mm256_xor_si256(a, b); }
 inline IVec or_bits(IVec a, IVec b) { return _mm256_or_si256(a, b); }
 template <int N>
 inline IVec shift_right16(IVec v) {
@@ -149,6 +150,37 @@ inline IVec dot_unsigned(const IVec (&w)[N], const signed char* x) {
   }
 }
 
+// Integer factors of sub-blocks, one in each word, as dot_scaled wants them: here in both halves of the word.
+inline IVec blend_halves(IVec low, IVec high) { return _mm256_blend_epi16(low, high, 0xaa); }
+inline IVec factors_of(IVec words) { return blend_halves(words, _mm256_slli_epi32(words, 16)); }
+inline IVec multiply_pairs(IVec a, IVec b) { return _mm256_madd_epi16(a, b); }
+
+// Factor times the sum over the sub-block of code * x; |factor| <= kFactor. The factor takes the place of the ones that
+// sums of two products are multiplied by to widen them.
+template <int kMax, int kFactor, int N>
+inline IVec dot_scaled(const IVec (&w)[N], const signed char* x, IVec factors) {
+  constexpr int kFit = 32767 / (2 * 127 * kMax);
+  constexpr int kPower = kFit >= 8 ? 8 : kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1, kRun = kPower < N ? kPower : N;
+  static_assert(kFit >= 1 && 8.0 * 32 * 127 * kMax * kFactor < 2147483648.0);
+  IVec total = _mm256_setzero_si256();
+#pragma GCC unroll 8
+  for (int j = 0; j < N; j += kRun) {
+    IVec run = _mm256_maddubs_epi16(w[j], broadcast_word(x + 4 * j));
+#pragma GCC unroll 8
+    for (int i = 1; i < kRun; ++i) {
+      run = _mm256_add_epi16(run, _mm256_maddubs_epi16(w[j + i], broadcast_word(x + 4 * (j + i))));
+    }
+    total = _mm256_add_epi32(total, _mm256_madd_epi16(run, factors));
+  }
+  return total;
+}
+
+template <int N>
+inline void paired_sums(const int* sums, int* out) {  // two neighbours in the halves of a word; |sum| < 2^15
+#pragma GCC unroll 4
+  for (int i = 0; i < N / 2; ++i) out[i] = (sums[2 * i] & 0xffff) | sums[2 * i + 1] * 65536;
+}
+
 // The same for signed codes -128..127: the sign moves to x, two products of 128 * 127 just fit.
 constexpr int kSignedOffset = 0;
 template <int N>
@@ -205,6 +237,7 @@ inline Vec choose_first(int count, Vec a, Vec b) { return _mm256_blendv_ps(b, a,
 constexpr int kAttentionRows = 6, kAttentionSums = 12;
 
 #include "kernels/generic/panels.inl.h"
+#include "kernels/generic/read.inl.h"
 #include "kernels/generic/vector_math.inl.h"
 // uses the exponential
 #include "kernels/generic/attention.inl.h"

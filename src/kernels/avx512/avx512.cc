@@ -70,6 +70,7 @@ inline IVec shift_left32(IVec v) {
 inline Vec upper_halves(IVec v) { return _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(-65536))); }
 inline IVec and_bytes(IVec v, int mask) { return _mm512_and_si512(v, _mm512_set1_epi8(static_cast<char>(mask))); }
 inline IVec xor_bytes(IVec v, int mask) { return _mm512_xor_si512(v, _mm512_set1_epi8(static_cast<char>(mask))); }
+inline IVec xor_bits(IVec a, IVec b) { return _mm512_xor_si512(a, b); }
 inline IVec or_bits(IVec a, IVec b) { return _mm512_or_si512(a, b); }
 template <int N>
 inline IVec shift_right16(IVec v) {
@@ -128,6 +129,23 @@ inline IVec dot_unsigned(const IVec (&w)[N], const signed char* x) {
   return _mm512_add_epi32(even, odd);
 }
 
+// Integer factors of sub-blocks, one in each word.
+inline IVec blend_halves(IVec low, IVec high) { return _mm512_mask_blend_epi16(0xaaaaaaaa, low, high); }
+inline IVec factors_of(IVec words) { return words; }
+inline IVec multiply_pairs(IVec a, IVec b) { return _mm512_madd_epi16(a, b); }
+
+// Factor times the sum over the sub-block of code * x.
+template <int kMax, int kFactor, int N>
+inline IVec dot_scaled(const IVec (&w)[N], const signed char* x, IVec factors) {
+  return _mm512_mullo_epi32(dot_unsigned<kMax>(w, x), factors);
+}
+
+template <int N>
+inline void paired_sums(const int* sums, int* out) {  // two neighbours in the halves of a word; |sum| < 2^15
+#pragma GCC unroll 4
+  for (int i = 0; i < N / 2; ++i) out[i] = (sums[2 * i] & 0xffff) | sums[2 * i + 1] * 65536;
+}
+
 // Signed codes enter as unsigned ones that are 128 too large.
 constexpr int kSignedOffset = 128;
 template <int N>
@@ -170,6 +188,7 @@ inline Vec choose_first(int count, Vec a, Vec b) { return _mm512_mask_mov_ps(b, 
 constexpr int kAttentionRows = 8, kAttentionSums = 24;
 
 #include "kernels/generic/panels.inl.h"
+#include "kernels/generic/read.inl.h"
 #include "kernels/generic/vector_math.inl.h"
 // uses the exponential
 #include "kernels/generic/attention.inl.h"
