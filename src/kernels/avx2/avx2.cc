@@ -28,6 +28,7 @@ inline void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
 inline void store_partial(float* p, int count, Vec v) { _mm256_maskstore_ps(p, first(count), v); }
 inline Vec load_unaligned(const unsigned char* p) { return _mm256_loadu_ps(reinterpret_cast<const float*>(p)); }
 inline void prefetch(const unsigned char* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+inline void prefetch_once(const unsigned char* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_NTA); }
 
 inline Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }

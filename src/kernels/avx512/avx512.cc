@@ -23,6 +23,7 @@ inline void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
 inline void store_partial(float* p, int count, Vec v) { _mm512_mask_storeu_ps(p, first(count), v); }
 inline Vec load_unaligned(const unsigned char* p) { return _mm512_loadu_ps(p); }
 inline void prefetch(const unsigned char* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+inline void prefetch_once(const unsigned char* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_NTA); }
 
 inline Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }

@@ -66,6 +66,11 @@ inline __m512 cvtepi32_ps(__m512i v) {
   const auto h = split<__m256i>(v);
   return join<__m512>(_mm256_cvtepi32_ps(h.low), _mm256_cvtepi32_ps(h.high));
 }
+// SIMDe 0.7.4 gives the name to a function of four arguments.
+inline __m512i madd_epi16(__m512i a, __m512i b) {
+  const auto x = split<__m256i>(a), y = split<__m256i>(b);
+  return join<__m512i>(_mm256_madd_epi16(x.low, y.low), _mm256_madd_epi16(x.high, y.high));
+}
 // To the nearest, ties to even; 0x80000000 for what does not fit.
 inline __m512i cvtps_epi32(__m512 v) {
   const auto h = split<__m256>(v);
@@ -113,6 +118,7 @@ inline int reduce_add_epi32(__m512i v) {
 #undef _mm512_cvtps_epi32
 #undef _mm512_cvtph_ps
 #undef _mm512_extractf32x8_ps
+#undef _mm512_madd_epi16
 #undef _mm512_maskz_loadu_ps
 #undef _mm512_mask_storeu_ps
 #undef _mm512_reduce_add_epi32
@@ -123,6 +129,7 @@ inline int reduce_add_epi32(__m512i v) {
 #define _mm512_cvtps_epi32 emulation::cvtps_epi32
 #define _mm512_cvtph_ps emulation::cvtph_ps
 #define _mm512_extractf32x8_ps emulation::extractf32x8_ps
+#define _mm512_madd_epi16 emulation::madd_epi16
 #define _mm512_maskz_loadu_ps emulation::maskz_loadu_ps
 #define _mm512_mask_storeu_ps emulation::mask_storeu_ps
 #define _mm512_reduce_add_epi32 emulation::reduce_add_epi32

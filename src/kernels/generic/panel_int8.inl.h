@@ -12,6 +12,16 @@
 //   dot(w, x)                 per lane, the sum over the sub-block of code * x
 
 constexpr int kHalves = 16 / kLanes;
+// How a pass over a panel fetches what comes after it: not at all, into the caches, or past them.
+enum class Ahead { kNone, kKept, kOnce };
+template <Ahead kAhead>
+inline void prefetch(const unsigned char* p) {
+  if constexpr (kAhead == Ahead::kOnce) {
+    prefetch_once(p);
+  } else {
+    prefetch(p);
+  }
+}
 constexpr int kPrefetchBytes = 6144;  // how far the stream runs ahead of the arithmetic
 
 // The parts of a quantised row; the offsets are those of QuantizedRow, computed by the caller.
@@ -27,9 +37,9 @@ inline int load_int(const void* p) {
   return value;
 }
 
-// acc[h][m] of one panel for M rows. `ahead` is the prefetch of what lies kPrefetchBytes after each byte worked on; the
+// acc[h][m] of one panel for M rows. The prefetch is of what lies kPrefetchBytes after each byte worked on; the
 // stream jumps from `end` to `next`.
-template <class F, int M, bool kAhead>
+template <class F, int M, Ahead kAhead>
 inline void int8_panel(const unsigned char* panel, long cols, const Int8Row* x, const unsigned char* end,
                        const unsigned char* next, float* const* out, int outputs, Vec scale) {
   constexpr int kGroupSubs = 128 / F::kColumns;
@@ -57,11 +67,11 @@ inline void int8_panel(const unsigned char* panel, long cols, const Int8Row* x, 
         const long sub = first + s;
         const unsigned char* block = panel + sub / F::kSubs * F::kBytes;
         const int in_block = static_cast<int>(sub % F::kSubs);
-        if constexpr (kAhead) {
+        if constexpr (kAhead != Ahead::kNone) {
           const unsigned char* at = block + in_block * kSubBytes + kPrefetchBytes;
           if (at >= end) at = next + (at - end);
 #pragma GCC unroll 8
-          for (int i = h; i * 64 < kSubBytes + 63; i += kHalves) prefetch(at + i * 64);
+          for (int i = h; i * 64 < kSubBytes + 63; i += kHalves) prefetch<kAhead>(at + i * 64);
         }
         IVec w[F::kColumns / 4];
         F::codes(block, in_block, h, w);
@@ -90,7 +100,7 @@ inline void int8_panel(const unsigned char* panel, long cols, const Int8Row* x, 
 //   scales(block, s, h), dot(w, x, scales)   per lane, scale times the sum over the sub-block of code * x
 //   pair(block, s, h)                        16-bit factors of sub-blocks s and s + 1 in each word
 //   finish(block, h, total, taken)           the two sums as a float, times the block's own scales
-template <class F, int M, bool kAhead>
+template <class F, int M, Ahead kAhead>
 inline void int8_scaled_panel(const unsigned char* panel, long cols, const Int8Row* x, const unsigned char* end,
                               const unsigned char* next, float* const* out, int outputs, Vec scale) {
   constexpr int kGroupSubs = 128 / F::kColumns;
@@ -113,11 +123,11 @@ inline void int8_scaled_panel(const unsigned char* panel, long cols, const Int8R
 #pragma GCC unroll 8
       for (int m = 0; m < M; ++m) total[m] = taken[m] = set1_int(0);
       for (int s = 0; s < kGroupSubs; ++s) {
-        if constexpr (kAhead) {
+        if constexpr (kAhead != Ahead::kNone) {
           const unsigned char* at = block + (first + s) * kSubBytes + kPrefetchBytes;
           if (at >= end) at = next + (at - end);
 #pragma GCC unroll 8
-          for (int i = h; i * 64 < kSubBytes + 63; i += kHalves) prefetch(at + i * 64);
+          for (int i = h; i * 64 < kSubBytes + 63; i += kHalves) prefetch<kAhead>(at + i * 64);
         }
         IVec w[F::kColumns / 4];
         F::codes(block, first + s, h, w);
@@ -144,7 +154,7 @@ inline void int8_scaled_panel(const unsigned char* panel, long cols, const Int8R
   }
 }
 
-template <class F, int M, bool kAhead>
+template <class F, int M, Ahead kAhead>
 inline void int8_rows(const unsigned char* panel, long cols, const Int8Row* x, const unsigned char* end,
                       const unsigned char* next, float* const* out, int outputs, Vec scale) {
   if constexpr (F::kIntegerScales) {
@@ -158,9 +168,11 @@ template <class F>
 void product_int8(const PanelProduct& p) {
   using Rows = void (*)(const unsigned char*, long, const Int8Row*, const unsigned char*, const unsigned char*,
                         float* const*, int, Vec);
-  static constexpr Rows kRows[2][4] = {
-      {int8_rows<F, 1, false>, int8_rows<F, 2, false>, int8_rows<F, 3, false>, int8_rows<F, 4, false>},
-      {int8_rows<F, 1, true>, int8_rows<F, 2, true>, int8_rows<F, 3, true>, int8_rows<F, 4, true>}};
+  using enum Ahead;
+  static constexpr Rows kRows[3][4] = {
+      {int8_rows<F, 1, kNone>, int8_rows<F, 2, kNone>, int8_rows<F, 3, kNone>, int8_rows<F, 4, kNone>},
+      {int8_rows<F, 1, kKept>, int8_rows<F, 2, kKept>, int8_rows<F, 3, kKept>, int8_rows<F, 4, kKept>},
+      {int8_rows<F, 1, kOnce>, int8_rows<F, 2, kOnce>, int8_rows<F, 3, kOnce>, int8_rows<F, 4, kOnce>}};
   constexpr int kChunk = 64;  // rows whose pointers are laid out at once
   const long cols = p.w->cols, blocks = (cols + 127) / 128;
   const long sums = F::kColumns == 16 ? 128 * blocks : 128 * blocks + 32 * blocks;
@@ -183,10 +195,12 @@ void product_int8(const PanelProduct& p) {
       for (int m = 0; m < count;) {
         const int blocks_left = (count - m + 3) / 4;
         const int take = (count - m + blocks_left - 1) / blocks_left;  // 5 rows = 3 + 2, not 4 + 1
+        // Only the first pass over a panel fetches; what no further pass reads need not stay in the caches.
+        const Ahead ahead = chunk != 0 || m != 0 ? kNone : p.rows <= 4 ? kOnce : kKept;
         float* out[4];
         for (int i = 0; i < take; ++i) out[i] = p.y[chunk + m + i] + 16 * (n - p.begin);
-        kRows[chunk == 0 && m == 0][take - 1](weights + n * panel_bytes, cols, rows + m, end, next, out, outputs,
-                                              set1(p.w->scale[n & 1]));
+        kRows[static_cast<int>(ahead)][take - 1](weights + n * panel_bytes, cols, rows + m, end, next, out, outputs,
+                                                 set1(p.w->scale[n & 1]));
         m += take;
       }
     }
