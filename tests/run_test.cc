@@ -1,6 +1,8 @@
 // `carpool run` as a user types it: every option changes what it says it changes, and what cannot be done is refused.
 #include <cstring>
 
+#include "base/large_buffer.h"
+#include "base/memory.h"
 #include "end_to_end_util.h"
 #include "text/tokenizer.h"
 
@@ -212,13 +214,101 @@ TEST(Run, TheElementsOfTheCacheDecideItsSizeAndAreSaid) {
   EXPECT_EQ(carpool(kRun + "--kv-cache-dtype fp4" + kPrompt).code, 64);
 }
 
+// The books model in another format, as a GGUF file in `folder`.
+std::string quantised_books(const TemporaryFolder& folder, const std::string& format) {
+  std::string file = folder / (format + ".gguf");
+  EXPECT_EQ(carpool("quantize " + kBooks + " " + file + " --format " + format + " --quiet").code, 0);
+  return file;
+}
+
 TEST(Run, AModelWithBlockQuantisedWeightsKeepsABfloat16CacheUnlessToldOtherwise) {
   const TemporaryFolder folder;
-  const std::string file = folder / "q8_0.gguf";
-  ASSERT_EQ(carpool("quantize " + kBooks + " " + file + " --format q8_0 --quiet").code, 0);
-  const std::string run = "run " + file + " --quiet --json - --max-tokens 2 --temperature 0 ";
+  const std::string run =
+      "run " + quantised_books(folder, "q8_0") + " --quiet --json - --max-tokens 2 --temperature 0 ";
   EXPECT_EQ(carpool_json(run + kPrompt).at("kv_cache_dtype"), "bf16");
   EXPECT_EQ(carpool_json(run + "--kv-cache-dtype f32" + kPrompt).at("kv_cache_dtype"), "f32");
+}
+
+std::string texts(const std::string& model, const std::string& options) {
+  const json::value v = carpool_json("run " + model + " --quiet --json - --max-tokens 12 --temperature 0 --prompts " +
+                                     kBooks + "/prompts.txt " + options);
+  std::string out;
+  for (size_t i = 0; i < v.at("results").as_array().size(); ++i) out += text(v, i) + "\n";
+  return out;
+}
+
+// The line of `run --verbose` that says where the weights are.
+std::string weights_line(const std::string& model, const std::string& options) {
+  const Outcome o = carpool("run " + model + " --quiet --verbose --max-tokens 4 --temperature 0 " + options + kPrompt);
+  EXPECT_EQ(o.code, 0) << o.err;
+  const size_t at = o.err.find("weights: ");
+  EXPECT_NE(at, std::string::npos) << o.err;
+  return at == std::string::npos ? "" : o.err.substr(at, o.err.find('\n', at) - at);
+}
+
+TEST(Run, ActivationsAreRoundedForQuantisedWeightsOnlyAndOnlyUnlessFloatIsAskedFor) {
+  const TemporaryFolder folder;
+  const std::string q4 = quantised_books(folder, "q4_0");
+  const std::string rounded = texts(q4, ""), exact = texts(q4, "--activations float");
+  EXPECT_EQ(texts(q4, "--activations int8"), rounded) << "the default";
+  EXPECT_NE(exact, rounded) << "192 greedy tokens of a model of 4 bits must show some difference";
+  EXPECT_EQ(texts(kBooks, "--activations float"), texts(kBooks, "")) << "bfloat16 weights know no other";
+  EXPECT_EQ(carpool(kRun + "--activations int4" + kPrompt).code, 64);
+}
+
+TEST(Run, WeightsLieInHugePagesUnlessTheyAreOffAndThpIsRefusedWhereThereAreNone) {
+  const std::string none = "weights: repacked into 0.03 GB, 0.00 GB of it in huge pages";
+  EXPECT_EQ(weights_line(kBooks, "--hugepages off"), none);
+  const std::string why_not = no_huge_pages_reason();
+  if (!why_not.empty()) {
+    EXPECT_EQ(weights_line(kBooks, "--hugepages auto"), none);
+    expect_refused("run " + kBooks + " --quiet --hugepages thp x", 69, why_not);
+  } else {
+    for (const char* choice : {"", "--hugepages auto", "--hugepages thp"}) {
+      const std::string line = weights_line(kBooks, choice);
+      EXPECT_EQ(line.rfind("weights: repacked into 0.03 GB, ", 0), 0u) << line;
+      EXPECT_NE(line, none) << choice;
+    }
+  }
+  EXPECT_EQ(text(carpool_json(kRun + "--hugepages off" + kPrompt)), text(carpool_json(kRun + kPrompt)));
+  EXPECT_EQ(carpool(kRun + "--hugepages all" + kPrompt).code, 64);
+}
+
+TEST(Run, ARepackCacheIsWrittenOnceThenMappedAndWrittenAnewWhenTheSourceChanges) {
+  const TemporaryFolder folder;
+  const std::string model = folder / "model", cache = " --repack-cache " + (folder / "cache") + " ";
+  fs::copy(kBooks, model);
+  const std::string first = weights_line(model, cache), second = weights_line(model, cache);
+  EXPECT_NE(first.find("repack cache not used: there is none yet; written anew"), std::string::npos) << first;
+  EXPECT_EQ(second.rfind("weights: 0.03 GB mapped from " + (folder / "cache"), 0), 0u) << second;
+  const std::string run = "run " + model + " --quiet --json - --max-tokens 12 --temperature 0 ", plain = kRun + kPrompt;
+  EXPECT_EQ(text(carpool_json(run + cache + kPrompt)), text(carpool_json(plain))) << "of mapped weights";
+
+  const std::string weights = model + "/model.safetensors";
+  fs::last_write_time(weights, fs::last_write_time(weights) + std::chrono::seconds(1));
+  const std::string touched = weights_line(model, cache);
+  EXPECT_EQ(touched.rfind("weights: repacked into 0.03 GB", 0), 0u) << touched;
+  EXPECT_NE(touched.find("made for something else: "), std::string::npos) << touched;
+  EXPECT_NE(touched.find("model.safetensors bytes "), std::string::npos) << touched;
+  EXPECT_NE(weights_line(model, cache).find(" mapped from "), std::string::npos) << "once";
+  expect_refused("run " + model + " --quiet --repack-cache /dev/null/cache x", 73, "/dev/null/cache");
+}
+
+TEST(Run, AModelTooLargeForTheMachineIsRefusedAtOnceWithBothNumbers) {
+  // 235 billion weights, of 4.5 bits or of four bytes.
+  for (const auto& [model, bytes] :
+       {std::pair{"dummy:qwen3-235b-a22b", 1.2e11}, std::pair{"dummy:qwen3-235b-a22b,format=f32,head=f32", 9e11}}) {
+    const std::optional<uint64_t> available = available_memory();
+    if (!available || static_cast<double>(*available) > bytes) continue;  // this machine could really hold it
+    const std::string what = std::string(model) + ": loading the weights needs ";
+    const std::string command = std::string("bench decode ") + model + " --quiet";
+    expect_refused(command, 71, what);
+    const std::string sentence = carpool(command).err;
+    const size_t needs = sentence.find(what) + what.size();
+    EXPECT_GT(std::stod(sentence.substr(needs)) * 0x1p20, bytes) << sentence;
+    EXPECT_NE(sentence.find(" MiB, "), std::string::npos) << sentence;
+    EXPECT_NE(sentence.find(" MiB are available"), std::string::npos) << sentence;
+  }
 }
 
 TEST(Run, CountersOfAllStepsIncludeThoseWithPromptRows) {

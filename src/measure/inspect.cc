@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "model/kv_cache.h"
 #include "routing/policy.h"
+#include "tensor/panels.h"
 
 namespace carpool {
 namespace {
@@ -106,21 +107,24 @@ Parameters count_parameters(const ModelConfig& c) {
   return p;
 }
 
-StepBytes assumed_bytes(const ModelConfig& config, Format format) {
-  const Parameters p = count_parameters(config);
+StepBytes assumed_bytes(const ModelConfig& c, Format format) {
+  const auto matrix = [](Format f, int64_t rows, int64_t cols) {  // in memory: whole panels
+    return static_cast<double>(PanelView{.format = f, .rows = rows, .cols = cols}.bytes());
+  };
+  const auto mlp = [&](int64_t width) { return 2 * matrix(format, width, c.width) + matrix(format, c.width, width); };
+  const Parameters p = count_parameters(c);
   const FormatInfo& f = info(format);
-  const double each = static_cast<double>(f.block_bytes) / f.block_elements;
-  constexpr double kFloat = sizeof(float);
-  const int64_t biases =
-      config.attention_bias
-          ? config.layers * (int64_t{config.heads} * config.head_dim + 2 * config.kv_width() + config.width)
-          : 0;
-  const auto floats = static_cast<double>(p.norms + p.router + biases);
+  const int64_t q = int64_t{c.heads} * c.head_dim, kv = c.kv_width(), L = c.layers, M = c.moe_layers();
+  const int64_t biases = c.attention_bias ? L * (q + 2 * kv + c.width) : 0;
+  const auto floats = static_cast<double>(p.norms + biases + M * static_cast<int64_t>(c.scoring.selection_bias.size()));
+  const double attention = matrix(format, q, c.width) + 2 * matrix(format, kv, c.width) + matrix(format, c.width, q);
   StepBytes bytes;
-  bytes.per_expert = static_cast<double>(p.per_expert) * each;
-  bytes.dense = static_cast<double>(p.attention - biases + p.dense + p.embedding) * each + floats * kFloat;
-  bytes.set_kv(config, default_kv_format(f.block_elements > 1));
-  bytes.weights = static_cast<double>(p.total) * each;
+  bytes.per_expert = mlp(c.expert_width);
+  bytes.dense = static_cast<double>(L) * attention + static_cast<double>(L - M) * mlp(c.dense_width) +
+                static_cast<double>(M) * matrix(Format::kF32, c.n_experts, c.width) + matrix(format, c.vocab, c.width) +
+                floats * static_cast<double>(sizeof(float));
+  bytes.set_kv(c, default_kv_format(f.block_elements > 1));
+  bytes.weights = static_cast<double>(p.total) * static_cast<double>(f.block_bytes) / f.block_elements;
   bytes.source = fmt::format("assumed {}", f.name);
   return bytes;
 }

@@ -33,14 +33,15 @@ struct StepBytes {
   double per_expert = 0;    // one expert of one layer
   double dense = 0;         // read by every step whatever was routed
   double kv_per_token = 0;  // keys and values of one position, all layers
-  double weights = 0;       // the whole model
+  double weights = 0;       // the whole model, as files hold it
   KvFormat kv_format = KvFormat::kF32;
   std::string source;  // "BF16 98.1 %, F32 1.9 %" of the files, or "assumed bf16"
 
   // The cache of a model, in this format.
   void set_kv(const ModelConfig& config, KvFormat format);
 };
-// Sizes if every matrix were stored in `format`; norms, biases and the router are float32 in memory.
+// Sizes if every matrix were stored in `format`, as panels in memory; norms, biases and the router are float32 there.
+// `weights` is what a file would hold, without panels.
 StepBytes assumed_bytes(const ModelConfig& config, Format format);
 
 // E * (1 - (1 - k / E)^B): distinct experts of B rows that each choose k of E uniformly and independently.

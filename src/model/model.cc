@@ -56,7 +56,7 @@ void fill_weights(const PanelPlan& plan, uint64_t besides, const std::string& wh
 // Maps the panels from the cache, or fills the buffer and leaves a cache behind for the next time.
 void take_panels(const PanelPlan& plan, uint64_t besides, const WeightSource& source, const LoadOptions& options,
                  Ops& ops, Weights& weights) {
-  const std::string what = fmt::format("{}: the weights", source.where());
+  const std::string what = fmt::format("{}: loading the weights", source.where());
   if (options.repack_cache.empty()) return fill_weights(plan, besides, what, options, ops, weights);
   const std::string name = std::filesystem::path(source.where()).filename().string() + ".panels";
   const std::string key = cache_key(plan, source);
@@ -83,7 +83,7 @@ Model Model::load(const std::string& model, const LoadOptions& options) {
     const DummySpec spec = parse_dummy(model);
     plan_dummy_weights(spec, config, plan, weights);
     const uint64_t embedding = static_cast<uint64_t>(config.vocab) * static_cast<uint64_t>(config.width);
-    fill_weights(plan, angles + embedding, fmt::format("{}: the weights", model), options, *ops, weights);
+    fill_weights(plan, angles + embedding, fmt::format("{}: loading the weights", model), options, *ops, weights);
     make_dummy_embedding(spec, config, weights);
     return Model(std::move(config), std::move(weights), std::move(ops), options.kv_format);
   }
