@@ -42,7 +42,7 @@ TEST(Ab, OeaLoadsWhatPhaseOnePredictsAndCostsLessQualityThanPruning) {
 }
 
 TEST(Ab, RowsHaveEveryKeyOfTheContract) {
-  const json::value v = carpool_json(kSmall + "--concurrency 4,8 --b oea:k0=4");
+  const json::value v = carpool_json(kSmall + "--concurrency 4,8 --documents 8 --b oea:k0=4");
   for (const char* key : {"command", "commit", "machine", "results"}) EXPECT_TRUE(v.as_object().contains(key)) << key;
   int decode = 0, mixed = 0;
   for (const json::value& r : v.at("results").as_array()) {

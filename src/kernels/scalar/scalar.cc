@@ -113,41 +113,46 @@ void product_float(const PanelProduct& p) {
   }
 }
 
-void product_int8(const PanelProduct& p) {
+// As product_float_of, with codes of activations.
+void product_int8_of(const PanelProduct& p, int64_t r, int m, int count) {
   const int64_t k = p.w->cols, columns = sub_block_columns(p.w->format);
+  const auto* panel = reinterpret_cast<const uint8_t*>(p.w->panel(r / kPanelRows));
   const QuantizedRow layout(k);
-  for (int64_t r = kPanelRows * p.begin; r < kPanelRows * p.end && r < p.w->rows; ++r) {
-    const auto* panel = reinterpret_cast<const uint8_t*>(p.w->panel(r / kPanelRows));
-    for (int m = 0; m < p.rows; ++m) {
-      const auto* x = static_cast<const std::byte*>(p.x[m]);
-      const auto* codes = reinterpret_cast<const int8_t*>(x);
+  float totals[kRows] = {}, parts[kRows] = {};
+  int scaled[kRows] = {}, taken[kRows] = {};  // of formats with integer scales
+  for (int64_t s = 0; s < k / columns; ++s) {
+    const SubBlock w = read_sub_block(p.w->format, panel, s, static_cast<int>(r % kPanelRows));
+    const int64_t done = (s + 1) * columns;
+    const bool ends = done % kActivationBlock == 0 || done == k;  // a block of activations
+    for (int i = 0; i < count; ++i) {
+      const auto* x = static_cast<const std::byte*>(p.x[m + i]);
+      const auto* codes = reinterpret_cast<const int8_t*>(x) + s * columns;
       const auto* scales = reinterpret_cast<const float*>(x + layout.scales);
-      float total = 0, part = 0;
-      int scaled = 0, taken = 0;  // of formats with integer scales
-      for (int64_t s = 0; s < k / columns; ++s) {
-        const SubBlock w = read_sub_block(p.w->format, panel, s, static_cast<int>(r % kPanelRows));
-        int product = 0, sum = 0;
-        for (int c = 0; c < columns; ++c) {
-          product += w.codes[c] * codes[s * columns + c];
-          sum += codes[s * columns + c];
-        }
-        if (has_integer_scales(p.w->format)) {
-          scaled += w.factor * product;
-          taken += w.low * sum;
-        } else {
-          part = std::fma(static_cast<float>(product), w.scale, part);
-        }
-        const int64_t done = (s + 1) * columns;
-        if (done % kActivationBlock != 0 && done != k) continue;
-        if (has_integer_scales(p.w->format)) {
-          part = std::fma(-w.dmin, static_cast<float>(taken), static_cast<float>(scaled) * w.d);
-        }
-        total = std::fma(part, scales[(done - 1) / kActivationBlock], total);
-        part = 0;
-        scaled = taken = 0;
+      int product = 0, sum = 0;
+      for (int c = 0; c < columns; ++c) {
+        product += w.codes[c] * codes[c];
+        sum += codes[c];
       }
-      p.y[m][r - kPanelRows * p.begin] = total * p.w->scale[r / kPanelRows % 2];
+      if (has_integer_scales(p.w->format)) {
+        scaled[i] += w.factor * product;
+        taken[i] += w.low * sum;
+      } else {
+        parts[i] = std::fma(static_cast<float>(product), w.scale, parts[i]);
+      }
+      if (!ends) continue;
+      if (has_integer_scales(p.w->format))
+        parts[i] = std::fma(-w.dmin, static_cast<float>(taken[i]), static_cast<float>(scaled[i]) * w.d);
+      totals[i] = std::fma(parts[i], scales[(done - 1) / kActivationBlock], totals[i]);
+      parts[i] = 0;
+      scaled[i] = taken[i] = 0;
     }
+  }
+  for (int i = 0; i < count; ++i) p.y[m + i][r - kPanelRows * p.begin] = totals[i] * p.w->scale[r / kPanelRows % 2];
+}
+
+void product_int8(const PanelProduct& p) {
+  for (int64_t r = kPanelRows * p.begin; r < kPanelRows * p.end && r < p.w->rows; ++r) {
+    for (int m = 0; m < p.rows; m += kRows) product_int8_of(p, r, m, std::min(kRows, p.rows - m));
   }
 }
 
