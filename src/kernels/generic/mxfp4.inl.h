@@ -1,5 +1,6 @@
 // MXFP4 panels: 32 columns as four times 64 bytes of pairs of E2M1 nibbles, then 16 E8M0 scales, which are the exponent
-// field of a float32 (0, that is 2^-127, becomes zero). Codes as in NVFP4: twice the value plus 12, scales halved.
+// field of a float32 (0, that is 2^-127, becomes zero; 255 would be infinity and becomes NaN). Codes as in NVFP4: twice
+// the value plus 12, scales halved.
 struct Int8MXFP4 {
   static constexpr int kColumns = 32, kSubs = 1, kBytes = 272, kOffset = 12;
   static constexpr bool kIntegerScales = false;
@@ -9,7 +10,8 @@ struct Int8MXFP4 {
     for (int j = 0; j < 8; ++j) w[j] = e2m1_codes(w[j]);
   }
   static Vec scale(const unsigned char* block, int, int h) {
-    return mul(as_float(shift_left32<23>(widen_u8(block + 256 + kLanes * h))), set1(0.5f));
+    const Vec d = as_float(shift_left32<23>(widen_u8(block + 256 + kLanes * h)));
+    return mul(fma(d, zero(), d), set1(0.5f));
   }
   static IVec dot(const IVec (&w)[8], const signed char* x) { return dot_unsigned<24>(w, x); }
 };
