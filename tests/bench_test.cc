@@ -82,7 +82,8 @@ TEST(BenchDecode, EveryOptionChangesWhatItSays) {
 
 TEST(BenchDecode, AModelOfRandomWeightsSaysSoAndSpreadsItsRouting) {
   const json::value v = carpool_json(
-      "bench decode dummy:qwen3-30b-a3b,layers=2 --quiet --json - --repeat 1 --steps 2 --batch 16 --policy topk "
+      "bench decode dummy:qwen3-30b-a3b,layers=2 --isa auto --quiet --json - --repeat 1 --steps 2 --batch 16 --policy "
+      "topk "
       "--policy "
       "oea:k0=3");
   EXPECT_NE(v.at("model").as_string().find("random weights"), std::string::npos);
