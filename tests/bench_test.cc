@@ -96,6 +96,8 @@ TEST(BenchDecode, WhatCannotBeMeasuredIsRefusedBeforeTheLoad) {
   expect_refused("bench decode", 64, "MODEL is required");
   expect_refused("bench decode /nowhere --quiet", 66, "/nowhere");
   expect_refused("bench decode dummy:qwen9 --quiet", 78, "no shape \"qwen9\"; there are qwen3-30b-a3b");
+  expect_refused("bench decode dummy:qwen3-30b-a3b,layers=1 --quiet --repack-cache /tmp", 78,
+                 "a dummy model has no file, so there is nothing that a repack cache could keep");
   expect_refused("bench decode dummy:glm-5 --quiet", 78, "glm-5 is the shape of a layer only");
   expect_refused("bench decode " + kBooks + " --quiet --batch 0", 64, "a batch must be 1 to 1024");
   expect_refused("bench decode " + kBooks + " --quiet --policy oea:k0=99", 78, "k0");

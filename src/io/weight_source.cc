@@ -242,11 +242,15 @@ const TensorInfo* WeightSource::find(std::string_view name) const {
 }
 
 std::string WeightSource::identity() const {
-  std::string out;
-  for (const MappedFile& file : shards_) {
-    out += fmt::format("file {} bytes {} modified {}\n", escape(std::filesystem::absolute(file.path()).string(), 4096),
-                       file.bytes().size(), file.modified_ns());
+  constexpr size_t kListed = 16;  // files that have a line of their own
+  std::string out, more;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    const MappedFile& file = shards_[i];
+    (i < kListed ? out : more) +=
+        fmt::format("file {} bytes {} modified {}\n", escape(std::filesystem::absolute(file.path()).string(), 4096),
+                    file.bytes().size(), file.modified_ns());
   }
+  if (!more.empty()) out += fmt::format("files {} others {:016x}\n", shards_.size(), checksum64(more));
   std::string all;
   for (const TensorInfo& t : tensors_) {
     all += fmt::format("{} {} {} {};", t.name, t.dtype, t.shard, t.file_offset);

@@ -50,8 +50,9 @@ class WeightSource {
   uint64_t total_bytes() const { return total_bytes_; }  // of all tensors
 
   const std::string& where() const { return where_; }  // escaped path, for messages
-  // What the tensors are, one line a file (path, size, modification time) and a checksum of every tensor's name, type,
-  // shape and place: the same text means the same bytes, as far as can be told without reading them.
+  // What the tensors are: a line for each of the first 16 files (path, size, modification time), a checksum of those of
+  // the others, and one of every tensor's name, type, shape and place: the same text means the same bytes, as far as
+  // can be told without reading them.
   std::string identity() const;
 
   // MappedFile::verify_unchanged on every file (kIo): call when the weights were read, before "ready".

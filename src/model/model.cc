@@ -44,6 +44,13 @@ std::string cache_key(const PanelPlan& plan, const WeightSource& source) {
   return fmt::format("{}layout {}\nmatrices {:016x}\n", source.identity(), kPanelLayout, checksum64(plan.layout()));
 }
 
+// Different for every place a model can lie in, and still to be recognised in the folder.
+std::string cache_name(const std::string& model) {
+  const std::filesystem::path path = std::filesystem::absolute(model).lexically_normal();
+  const std::string name = (path.has_filename() ? path : path.parent_path()).filename().string();
+  return fmt::format("{}-{:016x}", name, checksum64(path.string()));
+}
+
 // Allocates what `plan` needs and fills it, once it is certain to fit beside `besides` more bytes.
 void fill_weights(const PanelPlan& plan, uint64_t besides, const std::string& what, const LoadOptions& options,
                   Ops& ops, Weights& weights) {
@@ -53,19 +60,42 @@ void fill_weights(const PanelPlan& plan, uint64_t besides, const std::string& wh
   weights.place(weights.panels.bytes().data());
 }
 
-// Maps the panels from the cache, or fills the buffer and leaves a cache behind for the next time.
-void take_panels(const PanelPlan& plan, uint64_t besides, const WeightSource& source, const LoadOptions& options,
-                 Ops& ops, Weights& weights) {
+// Maps the panels from the cache, or fills the buffer and leaves a cache behind for the next time. That the cache
+// cannot be written is said and changes nothing else: the weights are there.
+void take_panels(const PanelPlan& plan, uint64_t besides, const std::string& model, const WeightSource& source,
+                 const LoadOptions& options, Ops& ops, Weights& weights) {
   const std::string what = fmt::format("{}: loading the weights", source.where());
-  if (options.repack_cache.empty()) return fill_weights(plan, besides, what, options, ops, weights);
-  const std::string name = std::filesystem::path(source.where()).filename().string() + ".panels";
-  const std::string key = cache_key(plan, source);
+  if (options.repack_cache.empty()) {
+    fill_weights(plan, besides, what, options, ops, weights);
+    return source.verify_unchanged();
+  }
+  require_memory(besides, what);
+  const std::string name = cache_name(model), key = cache_key(plan, source);
   std::string why_not;
   weights.mapped = open_panel_cache(options.repack_cache, name, key, plan.bytes(), &why_not, options.huge_pages);
-  if (weights.mapped) return weights.place(weights.mapped->bytes().data());
-  weights.cache_note = fmt::format("repack cache not used: {}; written anew", why_not);
+  if (weights.mapped && options.huge_pages == HugePages::kThp && weights.mapped->huge_bytes() == 0) {
+    weights.mapped.reset();
+    why_not = "the file system gives its files no huge pages";
+  }
+  if (weights.mapped) {
+    source.verify_unchanged();
+    return weights.place(weights.mapped->bytes().data());
+  }
+  std::error_code failed;  // a folder that cannot be is said before the work, not after it
+  std::filesystem::create_directories(options.repack_cache, failed);
+  if (failed) {
+    throw Error(ErrorKind::kCannotCreate,
+                fmt::format("{}: cannot be created: {}", escape(options.repack_cache, 400), failed.message()));
+  }
   fill_weights(plan, besides, what, options, ops, weights);
-  write_panel_cache(options.repack_cache, name, key, weights.panels.bytes());
+  source.verify_unchanged();
+  weights.cache_note = fmt::format("repack cache not used: {}", why_not);
+  try {
+    write_panel_cache(options.repack_cache, name, key, weights.panels.bytes());
+    weights.cache_note += "; written anew";
+  } catch (const Error& e) {
+    weights.cache_note += fmt::format("; not written: {}", e.what());
+  }
 }
 
 }  // namespace
@@ -79,6 +109,9 @@ Model Model::load(const std::string& model, const LoadOptions& options) {
       static_cast<uint64_t>(config.context) * static_cast<uint64_t>(config.head_dim) * sizeof(float);
   Weights weights;
   PanelPlan plan;
+  if (dummy && !options.repack_cache.empty()) {
+    throw Error(ErrorKind::kConfig, "a dummy model has no file, so there is nothing that a repack cache could keep");
+  }
   if (dummy) {
     const DummySpec spec = parse_dummy(model);
     plan_dummy_weights(spec, config, plan, weights);
@@ -92,8 +125,7 @@ Model Model::load(const std::string& model, const LoadOptions& options) {
   reader.progress = options.progress;
   find_family(config.family).take_weights(config, reader, weights);
   reader.finish();
-  take_panels(plan, angles, *source, options, *ops, weights);
-  source->verify_unchanged();
+  take_panels(plan, angles, model, *source, options, *ops, weights);
   weights.source = std::move(source);
   return Model(std::move(config), std::move(weights), std::move(ops), options.kv_format);
 }

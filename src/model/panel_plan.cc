@@ -13,6 +13,14 @@ namespace {
 constexpr int64_t kPanelsPerJob = 64;
 constexpr size_t kJobsAtOnce = 512;  // between two reports of progress
 
+// Panel `p` of a matrix in float32, scale included.
+void pack_as_f32(const WeightView& w, int64_t p, std::byte* out) {
+  const int64_t first = p * kPanelRows, rows = std::min<int64_t>(kPanelRows, w.rows - first);
+  std::vector<float> values(static_cast<size_t>(rows * w.cols));
+  for (int64_t r = 0; r < rows; ++r) decode_row(w, first + r, values.data() + r * w.cols);
+  code(Format::kF32).pack_panel({Format::kF32, values.data(), rows, w.cols}, 0, out);
+}
+
 }  // namespace
 
 PanelView PanelPlan::reserve(Format format, int64_t rows, int64_t cols) {
@@ -58,9 +66,11 @@ PanelView PanelPlan::add_pair(const WeightView& even, const WeightView& odd) {
 }
 
 PanelView PanelPlan::add_f32(const WeightView& w) {
-  floats_.emplace_back(static_cast<size_t>(w.rows * w.cols));
-  for (int64_t r = 0; r < w.rows; ++r) decode_row(w, r, floats_.back().data() + r * w.cols);
-  return add({Format::kF32, floats_.back().data(), w.rows, w.cols});
+  PanelView view = reserve(Format::kF32, w.rows, w.cols);
+  if (w.format == Format::kF32) view.scale[0] = view.scale[1] = w.scale;  // other formats are decoded with theirs
+  sources_.push_back(w);
+  add_jobs(&sources_.back(), view, view.panels(), reinterpret_cast<size_t>(view.data), view.panel_bytes(), 0);
+  return view;
 }
 
 PanelView PanelPlan::add_random(Format format, int64_t rows, int64_t cols, uint64_t seed) {
@@ -76,7 +86,9 @@ void PanelPlan::fill(std::byte* base, Ops& ops, const std::function<void(double)
       const Job& job = jobs_[at + static_cast<size_t>(i)];
       for (int64_t p = job.begin; p < job.end; ++p) {
         std::byte* out = base + job.offset + static_cast<size_t>(p) * job.stride;
-        if (job.from) {
+        if (job.from && job.from->format != job.format) {
+          pack_as_f32(*job.from, p, out);
+        } else if (job.from) {
           code(job.format).pack_panel(*job.from, p, out);
         } else {
           code(job.format).random_panel(job.cols, job.seed * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(p), out);

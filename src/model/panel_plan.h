@@ -49,8 +49,7 @@ class PanelPlan {
                 uint64_t seed);
 
   std::vector<Job> jobs_;
-  std::deque<WeightView> sources_;         // what jobs point to
-  std::deque<std::vector<float>> floats_;  // decoded matrices of add_f32
+  std::deque<WeightView> sources_;  // what jobs point to
   std::string layout_;
   size_t bytes_ = 0;
 };

@@ -228,9 +228,14 @@ void quantize(const float* x, int64_t k, int64_t begin, int64_t end, std::byte* 
       finite = fma(v, zero(), finite);  // 0, or NaN once a value is not finite
     }
     const float largest = reduce_max(top);
+    const float fault = reduce_add(finite);
+    if (fault != fault) {  // codes of zero, so that sums stay in their range; the scale says what was here
+      for (int i = 0; i < 128; ++i) padded[i] = 0.0f;
+      values = padded;
+    }
     const bool none = !(largest >= 1e-30f);
     const Vec inverse = set1(none ? 0.0f : 127.0f / largest);
-    scales[b] = (none ? 0.0f : largest / 127.0f) + reduce_add(finite);
+    scales[b] = (none ? 0.0f : largest / 127.0f) + fault;
     for (int i = 0; i < 128; i += 16) sums16[8 * b + i / 16] = store_codes(codes + 128 * b + i, values + i, inverse);
     for (int i = 0; i < 4; ++i) sums32[4 * b + i] = sums16[8 * b + 2 * i] + sums16[8 * b + 2 * i + 1];
   }
