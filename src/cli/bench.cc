@@ -99,6 +99,8 @@ void run_decode_command(DecodeCommand& command, const Invocation& invocation) {
                            {"seed", std::to_string(command.bench.seed)},
                            {"chunk", std::to_string(command.bench.chunk)},
                            {"kv_cache_dtype", std::string(name(model.kv_format()))},
+                           {"activations", command.model.activations},
+                           {"weights", model.memory_text()},
                            {"cold_copies", std::to_string(copies)}};
   const std::vector<DecodeRow> rows = run_decode(model, command.bench);
   report_decode(rows, model.config(), command.model.model, command.bench.repeats, report);
@@ -116,6 +118,8 @@ void run_prefill_command(PrefillCommand& command, const Invocation& invocation) 
   report.facts.settings = {{"repeats", std::to_string(command.bench.repeats)},
                            {"tokens", "random, uniform over the vocabulary"},
                            {"kv_cache_dtype", std::string(name(model.kv_format()))},
+                           {"activations", command.model.activations},
+                           {"weights", model.memory_text()},
                            {"seed", std::to_string(command.bench.seed)}};
   report_prefill(run_prefill(model, command.bench), command.bench.repeats, report);
   write_report(report, command.json);

@@ -46,9 +46,9 @@ std::string cache_key(const PanelPlan& plan, const WeightSource& source) {
 
 // Different for every place a model can lie in, and still to be recognised in the folder.
 std::string cache_name(const std::string& model) {
-  const std::filesystem::path path = std::filesystem::absolute(model).lexically_normal();
-  const std::string name = (path.has_filename() ? path : path.parent_path()).filename().string();
-  return fmt::format("{}-{:016x}", name, checksum64(path.string()));
+  std::filesystem::path path = std::filesystem::absolute(model).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // a slash at the end
+  return fmt::format("{}-{:016x}", path.filename().string(), checksum64(path.string()));
 }
 
 // Allocates what `plan` needs and fills it, once it is certain to fit beside `besides` more bytes.
