@@ -58,20 +58,25 @@ TEST_P(DenseOps, MatmulAgreesWithDoublePrecision) {
 }
 
 TEST_P(DenseOps, ARowOfAMatmulHasTheSameBitsAloneAndOnOneThread) {
-  const auto one_thread = make_cpu_ops(1, GetParam().isa);
-  for (const Format format : {Format::kF32, Format::kBF16, Format::kQ4_0, Format::kNVFP4, Format::kQ8_0}) {
-    const int k = info(format).block_elements == 1 ? 203 : 192;
+  for (const Format format : all_formats()) {
+    const int k = fitting_columns(format, 203, 192, 512);
     const Weight w(format, 517, k, 6);
-    Rows x(40, k, 7), together(40, 517, 8), alone(40, 517, 9);
-    multiply(*ops_, x.matrix(), w, together.matrix());
-    for (int t = 0; t < 40; ++t) {
-      multiply(*one_thread, x.slice(t, 1), w, alone.slice(t, 1));
-      ASSERT_TRUE(same_bits(together.row(t), alone.row(t), 517)) << t;
-    }
-    for (const int count : {2, 3, 5, 8, 23}) {
-      Rows part(count, 517, 10);
-      multiply(*ops_, x.slice(11, count), w, part.matrix());
-      for (int t = 0; t < count; ++t) ASSERT_TRUE(same_bits(part.row(t), alone.row(11 + t), 517)) << count;
+    for (const Activations activations : {Activations::kInt8, Activations::kFloat}) {
+      const auto ops = make_cpu_ops(GetParam().threads, GetParam().isa, activations);
+      const auto one_thread = make_cpu_ops(1, GetParam().isa, activations);
+      Rows x(40, k, 7), together(40, 517, 8), alone(40, 517, 9);
+      multiply(*ops, x.matrix(), w, together.matrix());
+      for (int t = 0; t < 40; ++t) {
+        multiply(*one_thread, x.slice(t, 1), w, alone.slice(t, 1));
+        ASSERT_TRUE(same_bits(together.row(t), alone.row(t), 517)) << info(format).name << " row " << t;
+      }
+      for (const int count : {2, 3, 5, 8, 23}) {
+        Rows part(count, 517, 10);
+        multiply(*ops, x.slice(11, count), w, part.matrix());
+        for (int t = 0; t < count; ++t) {
+          ASSERT_TRUE(same_bits(part.row(t), alone.row(11 + t), 517)) << info(format).name << " of " << count;
+        }
+      }
     }
   }
 }

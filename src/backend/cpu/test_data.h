@@ -21,6 +21,19 @@ inline double sum_bound(int64_t n, double absolute) {
   return (static_cast<double>(n / 4) + 8) * kUnit * 1.01 * absolute;
 }
 
+inline std::vector<Format> all_formats() {
+  std::vector<Format> all;
+  for (int f = 0; f < kFormatCount; ++f) all.push_back(static_cast<Format>(f));
+  return all;
+}
+
+// Columns of a test's matrix: `ragged` where the format has no blocks, else the smaller of the two that its blocks fit.
+inline int fitting_columns(Format format, int ragged, int small_blocks, int large_blocks) {
+  const int block = info(format).block_elements;
+  if (block == 1) return ragged;
+  return small_blocks % block == 0 ? small_blocks : large_blocks;
+}
+
 inline std::vector<float> random_values(size_t n, uint32_t seed, float scale = 1.0f) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0.0f, scale);
