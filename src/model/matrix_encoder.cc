@@ -46,7 +46,8 @@ float largest(const WeightView& view, ThreadPool& pool, const std::string& what)
     }
     of_row[static_cast<size_t>(r)] = finite ? most : INFINITY;
   });
-  const float most = *std::max_element(of_row.begin(), of_row.end());
+  float most = 0;  // of no rows too
+  for (const float m : of_row) most = std::max(most, m);
   if (!std::isfinite(most)) throw Error(ErrorKind::kMalformed, what + ": holds values that are NaN or infinite");
   return most;
 }
@@ -74,6 +75,9 @@ void columns_in_halves(const uint8_t* apart, uint8_t* gguf) {
   }
 }
 
+// A scale byte of GGUF as E4M3 with sign, as decode_row reads it: bit 7 is ignored, 0x7f means 0, and 0xff stays NaN.
+std::byte signed_scale(uint8_t byte) { return std::byte{static_cast<uint8_t>(byte == 0x7f ? 0 : byte & 0x7f)}; }
+
 // GGUF rows of `padded` columns (a multiple of 64) to ModelOpt's two tensors of `cols` columns.
 void to_checkpoint(const std::byte* rows, int64_t n, int64_t cols, EncodedMatrix& out) {
   const int64_t padded = (cols + kSuper - 1) / kSuper * kSuper, blocks = cols / kBlock;
@@ -84,7 +88,7 @@ void to_checkpoint(const std::byte* rows, int64_t n, int64_t cols, EncodedMatrix
         reinterpret_cast<const uint8_t*>(rows) + static_cast<size_t>(r) * stored_bytes(Format::kNVFP4, padded);
     for (int64_t b = 0; b < blocks; ++b) {
       const uint8_t* super = row + b / 4 * static_cast<int64_t>(kSuperBytes);
-      out.scales[static_cast<size_t>(r * blocks + b)] = std::byte{super[b % 4]};
+      out.scales[static_cast<size_t>(r * blocks + b)] = signed_scale(super[b % 4]);
       columns_in_order(super + kSuperScales + 8 * (b % 4),
                        reinterpret_cast<uint8_t*>(out.data.data()) + (r * blocks + b) * 8);
     }

@@ -66,6 +66,12 @@ class Meter {
   uint64_t total_, done_ = 0;
 };
 
+// Of values, not of stored bytes: those of packed formats hold several.
+std::vector<int64_t> shape_of(const PlannedTensor& p) {
+  if (p.tensor->shape.size() != 2) return p.tensor->shape;
+  return {p.stored.view.rows, p.stored.view.cols};
+}
+
 // A tensor of a GGUF file and what it is made of: one planned tensor, or one for each expert in order.
 struct Group {
   std::string name;
@@ -95,7 +101,7 @@ std::vector<Group> group_for_gguf(const std::vector<PlannedTensor>& plan, const 
     for (const PlannedTensor* p : g.members) {
       if (!p) throw Error(ErrorKind::kMalformed, fmt::format("{}: experts of \"{}\" are missing", where, g.name));
       const PlannedTensor& first = *g.members[0];
-      if (p->tensor->shape != first.tensor->shape) {
+      if (shape_of(*p) != shape_of(first)) {
         throw Error(ErrorKind::kMalformed, fmt::format("{}: experts of \"{}\" differ in shape", where, g.name));
       }
       if (p->format != first.format) {
@@ -116,8 +122,7 @@ std::string scale_name(const std::string& name) { return name.substr(0, name.rfi
 void declare(const std::vector<Group>& groups, GgufWriter& writer) {
   for (const Group& g : groups) {
     const PlannedTensor& first = *g.members[0];
-    std::vector<int64_t> shape = first.tensor->shape;
-    if (shape.size() == 2) shape = {first.stored.view.rows, first.stored.view.cols};  // of values, not of stored bytes
+    std::vector<int64_t> shape = shape_of(first);
     const auto experts = static_cast<int64_t>(g.members.size());
     if (is_expert(g)) shape.insert(shape.begin(), experts);
     writer.add_tensor(g.name, first.format, shape);
@@ -229,7 +234,7 @@ void declare(const PlannedTensor& p, SafetensorsWriter& writer) {
     writer.add_tensor(stem + ".weight_scale_inv", "F32", blocks,
                       static_cast<uint64_t>(blocks[0] * blocks[1]) * sizeof(float));
   } else {
-    writer.add_tensor(name, info(p.format).safetensors_name, p.tensor->shape, planned_bytes(p));
+    writer.add_tensor(name, info(p.format).safetensors_name, shape_of(p), planned_bytes(p));
   }
 }
 

@@ -164,6 +164,30 @@ TEST_F(Quantize, AnOutputThatIsThereStaysUnlessAskedAndIsNeverTheInput) {
   EXPECT_TRUE(contains(refusal(forced, ErrorKind::kUsage), "the output is the input"));
 }
 
+// Packed bytes hold two values, so what a checkpoint says of its shape is not the shape of what comes out.
+TEST_F(Quantize, PackedMatricesBecomePlainOnesOfTheShapeOfTheirValues) {
+  QuantizeOptions mixed = options("dense_layers", "packed", Format::kNVFP4);
+  mixed.exceptions = {{"*experts.1.up_proj*", Format::kBF16}};
+  quantize(mixed);
+  quantize(options(folder_.file("packed"), "plain", Format::kBF16));
+  quantize(options(folder_.file("packed"), "plain.gguf", Format::kBF16));
+  const WeightSource original = open_weights(golden::kFolder + "/dense_layers");
+  const WeightSource packed = open_weights(folder_.file("packed"));
+  EXPECT_EQ(packed.find("model.layers.3.mlp.experts.0.up_proj.weight")->dtype, "U8");
+  EXPECT_EQ(packed.find("model.layers.3.mlp.experts.1.up_proj.weight")->dtype, "BF16");
+  for (const char* name : {"plain", "plain.gguf"}) {
+    const WeightSource plain = open_weights(folder_.file(name));
+    EXPECT_EQ(plain.tensors().size(), original.tensors().size()) << name;
+    for (const TensorInfo& t : original.tensors()) {
+      ASSERT_NE(plain.find(t.name), nullptr) << t.name;
+      EXPECT_EQ(plain.find(t.name)->shape, t.shape) << t.name;
+      const std::vector<float> before = decoded(packed, t.name), after = decoded(plain, t.name);
+      for (size_t i = 0; i < before.size(); ++i)  // bfloat16 has 8 significant bits
+        ASSERT_LE(std::fabs(before[i] - after[i]), std::fabs(before[i]) * 0x1p-8f) << t.name;
+    }
+  }
+}
+
 class Encode : public testing::Test {
  protected:
   static std::vector<float> random(int64_t n, float size = 1) {
@@ -188,6 +212,33 @@ TEST_F(Encode, BothLayoutsOfNvfp4HoldTheSameValues) {
   EXPECT_EQ(encode_matrix(b, Format::kNVFP4, Layout::kGguf, pool_, "w").data, gguf.data);
   EXPECT_EQ(encode_matrix(a, Format::kNVFP4, Layout::kCheckpoint, pool_, "w").data, apart.data);
   EXPECT_EQ(encode_matrix(a, Format::kNVFP4, Layout::kCheckpoint, pool_, "w").scales, apart.scales);
+}
+
+// GGUF's scales have no sign: bit 7 says nothing and 0x7f is 0. ModelOpt's E4M3 would read -1.0 and NaN.
+TEST_F(Encode, UnusualScalesOfGgufMeanTheSameInTheOtherLayout) {
+  std::string rows(2 * 36, '\x5a');
+  const uint8_t scales[] = {0x7f, 0xb8, 0x38, 0x80, 0x01, 0xfe, 0x7e, 0x00};
+  for (size_t b = 0; b < 8; ++b) rows[b / 4 * 36 + b % 4] = static_cast<char>(scales[b]);
+  const WeightView gguf{Format::kNVFP4, rows.data(), 1, 128, nullptr, 0.25f};
+  const EncodedMatrix m = encode_matrix(gguf, Format::kNVFP4, Layout::kCheckpoint, pool_, "w");
+  const WeightView apart{Format::kNVFP4, m.data.data(), 1, 128, m.scales.data(), m.scale};
+  EXPECT_EQ(decoded(apart), decoded(gguf));
+  const uint8_t expected[] = {0x00, 0x38, 0x38, 0x00, 0x01, 0x7e, 0x7e, 0x00};
+  for (size_t b = 0; b < 8; ++b) EXPECT_EQ(std::to_integer<int>(m.scales[b]), expected[b]) << b;
+  // And back: the bits that mean something.
+  const EncodedMatrix back = encode_matrix(apart, Format::kNVFP4, Layout::kGguf, pool_, "w");
+  EXPECT_EQ(decoded({Format::kNVFP4, back.data.data(), 1, 128, nullptr, back.scale}), decoded(gguf));
+  rows[1] = '\xff';
+  const EncodedMatrix nan = encode_matrix(gguf, Format::kNVFP4, Layout::kCheckpoint, pool_, "w");
+  EXPECT_EQ(std::to_integer<int>(nan.scales[1]), 0x7f) << "NaN stays NaN";
+}
+
+TEST_F(Encode, AMatrixWithoutRowsBecomesNoBytes) {
+  const float none = 0;
+  for (const Format format : {Format::kNVFP4, Format::kFP8, Format::kQ8_0, Format::kF16}) {
+    const EncodedMatrix m = encode_matrix({Format::kF32, &none, 0, 64}, format, Layout::kCheckpoint, pool_, "w");
+    EXPECT_TRUE(m.data.empty() && m.scales.empty()) << info(format).name;
+  }
 }
 
 TEST_F(Encode, RowsOf16ColumnsMayEndInsideOfGgufsBlocks) {
@@ -265,6 +316,28 @@ TEST_F(StoredMatrixFiles, ScalesMustBeThereAndFitTheMatrix) {
   EXPECT_TRUE(contains(refusal({fp8, {"w.weight_scale_inv", "F32", "2,2", std::string(16, '\0')}}),
                        "must be F32 [1, 2] for a matrix of 2 x 200"));
   EXPECT_TRUE(contains(refusal({{"w.weight", "F32", "1,1,1", "1234"}}), "neither a matrix nor a vector"));
+}
+
+TEST_F(StoredMatrixFiles, VectorsHaveNoScales) {
+  const Part second{"w.weight_scale_2", "F32", "", std::string(4, '\0')};
+  EXPECT_TRUE(contains(
+      refusal({{"w.weight", "U8", "8", std::string(8, '\0')}, {"w.weight_scale", "F8_E4M3", "1,1", "8"}, second}),
+      "is a vector and cannot have scales, but there is \"w.weight_scale\""));
+  const Part fp8{"w.weight", "F8_E4M3", "8", std::string(8, '\0')};
+  const std::string number(4, '\0');
+  for (const char* ending : {"_scale", "_scale_inv", "_scale_2"}) {
+    const std::string name = std::string("w.weight") + ending;
+    EXPECT_TRUE(contains(refusal({fp8, {name, "F32", "1,1", number}}), "but there is \"" + name + "\""));
+  }
+  EXPECT_TRUE(contains(refusal({{"w.weight", "BF16", "2", number}, second}), "is a vector"));
+}
+
+TEST_F(StoredMatrixFiles, MatricesAndVectorsWithoutValuesAreRefused) {
+  for (const char* shape : {"0,64", "64,0", "0,0", "0", "0,4611686018427387904"}) {
+    for (const char* dtype : {"BF16", "F8_E4M3"}) {
+      EXPECT_TRUE(contains(refusal({{"w.weight", dtype, shape, ""}}), "has no values, its shape is [")) << shape;
+    }
+  }
 }
 
 TEST_F(StoredMatrixFiles, MethodsOfOtherLayoutsAreRefusedByName) {

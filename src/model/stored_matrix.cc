@@ -13,6 +13,7 @@ namespace carpool {
 namespace {
 
 constexpr std::string_view kWeight = ".weight";
+constexpr std::string_view kScales[] = {".weight_scale", ".weight_scale_2", ".weight_scale_inv", ".input_scale"};
 constexpr int64_t kFp8Block = 128, kNvfp4Block = 16;
 
 class Finder {
@@ -24,6 +25,16 @@ class Finder {
 
   StoredMatrix find() {
     if (tensor_.shape.empty() || tensor_.shape.size() > 2) refuse(tensor_, "is neither a matrix nor a vector");
+    for (const int64_t n : tensor_.shape) {
+      if (n == 0) refuse(tensor_, fmt::format("has no values, its shape is [{}]", fmt::join(tensor_.shape, ", ")));
+    }
+    // All that scales say is about rows and columns of a matrix; a vector's shape is what its tensor says.
+    for (const std::string_view ending : kScales) {
+      if (tensor_.shape.size() == 1 && with(ending)) {
+        refuse(tensor_,
+               fmt::format("is a vector and cannot have scales, but there is \"{}{}\"", escape(stem_), ending));
+      }
+    }
     result_.view.rows = tensor_.shape.size() == 2 ? tensor_.shape[0] : 1;
     result_.view.cols = tensor_.shape.back();
     result_.view.data = tensor_.data;
@@ -141,7 +152,7 @@ void check_quantization_config(const JsonObject& config) {
 }
 
 bool is_scale(const WeightSource& source, const TensorInfo& tensor) {
-  for (const std::string_view ending : {".weight_scale", ".weight_scale_2", ".weight_scale_inv", ".input_scale"}) {
+  for (const std::string_view ending : kScales) {
     const std::string_view name = tensor.name;
     if (!name.ends_with(ending)) continue;
     return source.find(fmt::format("{}{}", name.substr(0, name.size() - ending.size()), kWeight)) != nullptr;

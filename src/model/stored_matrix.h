@@ -6,7 +6,7 @@
 //   FP8               NAME.weight F8_E4M3 [rows, cols], NAME.weight_scale_inv F32 [rows/128, cols/128] (rounded up), or
 //                     NAME.weight_scale one number, or neither
 //   GGUF              a tensor of blocks, with one number NAME.weight_scale_2 (there "NAME.scale") if it has one
-// Everything else is a tensor by itself.
+// Everything else is a tensor by itself, and so is every vector.
 #pragma once
 
 #include <optional>
@@ -25,8 +25,8 @@ struct StoredMatrix {
 };
 
 // The matrix, or vector (one row), whose data is `tensor`. Throws Error{kMalformed} naming the tensor: a dtype that no
-// format has, scales that are missing or of another shape or dtype, a row that is not whole blocks, more than two
-// dimensions.
+// format has, scales that are missing or of another shape or dtype, or beside a vector, a row that is not whole blocks,
+// no values, more than two dimensions. So view.cols of a vector is its tensor's length, and no view is empty.
 StoredMatrix stored_matrix(const WeightSource& source, const TensorInfo& tensor);
 
 // What "quantization_config" of a config.json may say; nothing is taken from it, because the tensors say it too. Throws

@@ -70,17 +70,17 @@ WeightView TensorReader::take(const std::string& name, const std::vector<int64_t
     return refuse(e.what());
   }
   const WeightView& view = stored.view;
-  const std::vector<int64_t> found = shape.size() == 2 && tensor->shape.size() == 2
-                                         ? std::vector<int64_t>{view.rows, view.cols}  // of values, not of packed bytes
-                                         : tensor->shape;
+  std::vector<const TensorInfo*> parts = stored.scales;
+  parts.push_back(tensor);
+  for (const TensorInfo* part : parts) taken_.insert(part->name);  // used or refused, they belong to the model
+  // Of values, not of packed bytes: what decoding the view writes.
+  std::vector<int64_t> found{view.cols};
+  if (tensor->shape.size() == 2) found.insert(found.begin(), view.rows);
   if (found != shape) {
     return refuse(
         fmt::format("\"{}\" has shape {}, the config needs {}", escape(name), shape_text(found), shape_text(shape)));
   }
-  std::vector<const TensorInfo*> parts = stored.scales;
-  parts.push_back(tensor);
   for (const TensorInfo* part : parts) {
-    taken_.insert(part->name);
     bytes_taken_ += part->bytes;
     if (!check_finite_) continue;
     if (const NonFinite bad = scan_non_finite(*part); bad.count) {

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include "base/error.h"
+#include "io/test_files.h"
 #include "model/golden_test_util.h"
 
 namespace carpool {
@@ -34,6 +35,51 @@ TEST(TensorReader, AConfigThatNoFileBacksUpCostsNeitherMemoryNorAThousandLines) 
     EXPECT_LT(what.size(), 2000u);
   }
   EXPECT_LT(resident_bytes() - before, size_t{64} << 20);
+}
+
+class TensorReaderFiles : public testing::Test {
+ protected:
+  // What the reader says of a file of `parts` once `take` took what it wants.
+  std::string refusal(const std::vector<test::Part>& parts, const std::function<void(TensorReader&)>& take) {
+    folder_.write("model.safetensors", test::safetensors_file(parts));
+    const WeightSource source = WeightSource::open(folder_.path());
+    PanelPlan plan;
+    TensorReader reader(source, true, plan);
+    return test::error_of(ErrorKind::kMalformed, [&] {
+      take(reader);
+      reader.finish();
+    });
+  }
+  test::ScratchFolder folder_;
+};
+
+// Two values lie in each byte: 192 stored bytes would decode to 384 values.
+TEST_F(TensorReaderFiles, AVectorIsNeverLongerThanWhatWasAsked) {
+  const std::vector<test::Part> packed = {{"norm.weight", "U8", "192", std::string(192, '\x77')},
+                                          {"norm.weight_scale", "F8_E4M3", "1,24", std::string(24, '\x7e')},
+                                          {"norm.weight_scale_2", "F32", "", std::string(4, '\0')}};
+  for (const int64_t n : {192, 384}) {
+    const std::string what = refusal(packed, [&](TensorReader& r) { EXPECT_TRUE(r.vector("norm.weight", n).empty()); });
+    EXPECT_TRUE(test::contains(what, "\"norm.weight\" at byte")) << what;
+    EXPECT_TRUE(test::contains(what, "is a vector and cannot have scales")) << what;
+  }
+  std::vector<test::Part> matrix = packed;
+  matrix[0].shape = "1,192";
+  const auto take = [](TensorReader& r) { EXPECT_TRUE(r.vector("norm.weight", 384).empty()); };
+  const std::string what = refusal(matrix, take);
+  EXPECT_TRUE(test::contains(what, "\"norm.weight\" has shape [1, 384], the config needs [384]")) << what;
+  EXPECT_TRUE(test::contains(what, ": 1 tensor cannot be used")) << "its scales are no further problem: " << what;
+}
+
+TEST_F(TensorReaderFiles, ScalesThatAreNanAreTheOnlyProblemNamed) {
+  const test::Part weight{"w.weight", "U8", "2,8", std::string(16, '\0')};
+  const test::Part second{"w.weight_scale_2", "F32", "", std::string(4, '\0')};
+  const auto take = [](TensorReader& r) { r.matrix("w.weight", 2, 16); };
+  const std::string what = refusal(
+      {weight, {"w.weight_scale", "F8_E4M3", "2,1", "8\x7f"}, second, {"w.input_scale", "F32", "", "1234"}}, take);
+  EXPECT_TRUE(test::contains(what, "\"w.weight_scale\" has 1 values that are NaN or infinite, the first at index 1"));
+  EXPECT_TRUE(test::contains(what, ": 1 tensor cannot be used")) << what;
+  EXPECT_FALSE(test::contains(what, "is not part of this model")) << what;
 }
 
 // Bytes of a matrix as panels: whole panels of 16 rows; BF16 keeps columns in pairs.
