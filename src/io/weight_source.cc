@@ -242,11 +242,11 @@ const TensorInfo* WeightSource::find(std::string_view name) const {
 }
 
 std::string WeightSource::identity() const {
-  constexpr size_t kListed = 16;  // files that have a line of their own
+  constexpr size_t kOwnLines = 16;  // files that have a line each
   std::string out, more;
   for (size_t i = 0; i < shards_.size(); ++i) {
     const MappedFile& file = shards_[i];
-    (i < kListed ? out : more) +=
+    (i < kOwnLines ? out : more) +=
         fmt::format("file {} bytes {} modified {}\n", escape(std::filesystem::absolute(file.path()).string(), 4096),
                     file.bytes().size(), file.modified_ns());
   }
