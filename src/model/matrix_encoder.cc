@@ -161,13 +161,13 @@ EncodedMatrix encode_fp8(const WeightView& view, ThreadPool& pool, const std::st
     }
   });
   out.scales.resize(scales.size() * sizeof(float));
-  std::memcpy(out.scales.data(), scales.data(), out.scales.size());
+  if (!scales.empty()) std::memcpy(out.scales.data(), scales.data(), out.scales.size());
   return out;
 }
 
 std::vector<std::byte> copied(const void* from, size_t bytes) {
   std::vector<std::byte> out(bytes);
-  std::memcpy(out.data(), from, bytes);
+  if (bytes > 0) std::memcpy(out.data(), from, bytes);
   return out;
 }
 
