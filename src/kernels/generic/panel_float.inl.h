@@ -5,8 +5,7 @@
 // fused multiply-adds, then (0 + 1) + (2 + 3): that order depends on the columns alone, so a row is a row, and every
 // instruction set gives the same bits. A format is a type Float<id> with
 //   kColumns, kBytes      columns and bytes of a panel block
-//   kStep                 columns that weights() gives at once: 4, or kColumns where that is less than 4
-//   weights(block, k, h, w)   columns [k, k + kStep) of the block as float32, without the view's scale
+//   weights(block, k, h, w)   four columns from k on, or all of a block of fewer, as float32 without the view's scale
 
 // One block's or step's worth of columns: n <= 4 columns starting at column k, weights w.
 template <int M>
