@@ -1,7 +1,7 @@
 // The engine: requests go in, steps are made, tokens come out.
 //
 // Owns the scheduler, the KV pool, the sampler and the routing counters. One thread owns an Engine and calls step().
-// Submission validates everything a user can set; step() does not throw. Read next: scheduler.h, model/model.h.
+// Submission validates everything a user can set; step() does not throw. Read next: scheduler.h, model/language_model.h.
 #pragma once
 
 #include <memory>
@@ -11,15 +11,19 @@
 #include "engine/request.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
-#include "model/model.h"
+#include "model/language_model.h"
 #include "routing/policy.h"
 
 namespace carpool {
 
 struct EngineOptions {
   int max_batch = 64;     // sequences that run at once
-  int chunk = 256;        // prompt rows per step, beside the decode rows
+  int chunk = 256;        // most prompt rows per step, beside the decode rows
   int64_t kv_tokens = 0;  // positions in the KV pool; 0 = max_batch * context, at most 64 Ki
+  // Prompt rows of a step with decode rows are cut so that the step is expected to stay below this; 0 = not cut.
+  double step_target_ms = 0;
+  bool prefix_cache = false;  // keep computed blocks of prompts for requests of the same tenant
+  bool preempt = false;       // admit before all blocks a request may need are free; the newest gives way when none are
 };
 
 // What the last step did.
@@ -35,11 +39,16 @@ class Engine {
  public:
   // `tokenizer` may be null: events then carry no text. Both outlive the engine. Error{kConfig} when the policy does
   // not fit the model, kUsage for options out of range, kNoMemory for the pool.
-  Engine(Model& model, const Tokenizer* tokenizer, std::unique_ptr<Policy> policy, const EngineOptions& options);
+  Engine(LanguageModel& model, const Tokenizer* tokenizer, std::unique_ptr<Policy> policy,
+         const EngineOptions& options);
+  // The same with several policies; Request::policy is an index of this list.
+  Engine(LanguageModel& model, const Tokenizer* tokenizer, std::vector<std::unique_ptr<Policy>> policies,
+         const EngineOptions& options);
 
-  // Queues a request. Error{kUsage} with one sentence when a value is out of range or the request could never
-  // fit the context or the KV pool.
+  // Queues a request. RequestError when a value is out of range or the request could never fit the context or the
+  // KV pool.
   RequestId submit(Request request);
+  const RequestLimits& limits() const { return limits_; }
   // Ends a request in any state; its last event comes with the next step. False for an unknown or finished id.
   bool cancel(RequestId id);
   // schedule -> forward -> sample -> emit. False when there was nothing to do.
@@ -48,7 +57,20 @@ class Engine {
   const StepReport& last_step() const { return report_; }
   const RoutingCounters& routing() const { return total_; }          // all steps
   const RoutingCounters& decode_routing() const { return decode_; }  // steps without prompt rows
-  const Policy& policy() const { return *policy_; }
+  const Policy& policy() const { return *policies_[0]; }
+  // From the next step on, policy 0 is this one. Error{kConfig} when it does not fit the model; nothing changes then.
+  void set_policy(std::unique_ptr<Policy> policy);
+  // Forgets all cached prefixes. False, and nothing done, while anything runs or waits.
+  bool flush_prefix_cache();
+  // From now on every non-pad row adds the experts it uses to `counts` [L of MoE layers, E]; null stops that.
+  void record_experts(std::vector<std::vector<int64_t>>* counts);
+
+  const LanguageModel& model() const { return model_; }
+  int64_t preemptions() const;                                    // since the start
+  const std::array<int64_t, kPrefixReasons>& prefix_reasons() const;  // of admitted requests
+  int64_t prefix_queries() const;                                 // prompt tokens looked up in the prefix cache ...
+  int64_t prefix_hits() const;                                    // ... and found
+  int cached_kv_blocks() const;                                   // held by the prefix cache alone
   int running() const { return scheduler_.running(); }
   int waiting() const { return scheduler_.waiting(); }
   int free_kv_blocks() const { return kv_.free_blocks(); }
@@ -59,9 +81,10 @@ class Engine {
   void emit(Sequence& s, int token);
   void finish(RequestId id, Event event);
 
-  Model& model_;
+  LanguageModel& model_;
   const Tokenizer* tokenizer_;
-  std::unique_ptr<Policy> policy_;
+  std::vector<std::unique_ptr<Policy>> policies_;
+  RequestLimits limits_;
   KvCache kv_;
   Scheduler scheduler_;
   Sampler sampler_;

@@ -11,6 +11,12 @@
 
 namespace carpool {
 
+// What routing did to one row, summed over the MoE layers of a step.
+struct RowRouting {
+  int rerouted = 0, underfilled = 0;         // layers; as in RoutingCounters
+  std::array<int, kPlainReasons> reasons{};  // layers by reason
+};
+
 // Pads are counted nowhere.
 struct RoutingCounters {
   int64_t layers = 0;              // (step, MoE layer) pairs counted

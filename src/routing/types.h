@@ -18,6 +18,7 @@ struct TokenInfo {
   Phase phase = Phase::kDecode;
   bool isolated = false;  // plain routing for this row; it neither lends experts nor borrows
   int group = 0;          // scope: unions and guards are taken per group
+  int policy = 0;         // which of several policies decides for the row; see policy_set.h
 };
 
 struct RouterInput {

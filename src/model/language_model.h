@@ -1,0 +1,52 @@
+// What the engine asks of a model: rows of tokens in, rows of logits out.
+//
+// Owns Rows and the interface LanguageModel. Model (model.h) is the real one; CanaryModel (canary.h) computes its next
+// token from what lies in the key-value blocks it was given, so that tests see at once when two requests are mixed up.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/ops.h"
+#include "model/config.h"
+#include "model/kv_cache.h"
+#include "routing/counters.h"
+#include "routing/policy.h"
+
+namespace carpool {
+
+// The rows of one step. Rows of one sequence are consecutive positions in ascending order.
+struct Rows {
+  std::vector<int> tokens;               // [T] -1 for padding
+  std::vector<int> positions;            // [T] -1 for padding
+  std::vector<const int*> block_tables;  // [T] null for padding
+  std::vector<TokenInfo> info;           // [T]
+  std::vector<int> logit_rows;           // rows whose logits are wanted, ascending
+
+  int size() const { return static_cast<int>(tokens.size()); }
+  void clear();
+  void push(int token, int position, const int* block_table, TokenInfo row_info, bool wants_logits);
+};
+
+// What a step may record beside its logits; null members are not recorded.
+struct StepRecord {
+  RoutingCounters* routing = nullptr;                           // of all MoE layers together
+  std::vector<RowRouting>* rows = nullptr;                      // [T] resized; sums over the MoE layers
+  std::vector<std::vector<int64_t>>* expert_counts = nullptr;   // [MoE layers, E] slots of non-pad rows are added
+};
+
+class LanguageModel {
+ public:
+  virtual ~LanguageModel() = default;
+  virtual const ModelConfig& config() const = 0;
+  virtual KvFormat kv_format() const = 0;
+  // Bytes of the buffers that reserve(rows, logit_rows) makes.
+  virtual uint64_t step_bytes(int rows, int logit_rows) const = 0;
+  // Grows the buffers for steps of up to `rows` rows, `logit_rows` of them with logits.
+  virtual void reserve(int rows, int logit_rows) = 0;
+  // Computes the step: stores keys and values of every non-pad row, fills `record`, and returns logits
+  // [logit_rows, V], valid until the next call. Does not throw; allocates nothing within what was reserved.
+  virtual Matrix forward(const Rows& rows, KvCache& kv, const Policy& policy, const StepRecord& record) = 0;
+};
+
+}  // namespace carpool

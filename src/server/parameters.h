@@ -1,0 +1,49 @@
+// From the JSON of a request to what the engine is asked: the common part of all generating endpoints.
+//
+// Owns Generation and the reading of its fields from OpenAI's completions and chat, SGLang's /generate and Anthropic's
+// messages, each with that API's defaults. Everything is checked before any work per item (reliability: counts first);
+// what is unknown but harmless is ignored as those servers ignore it, what would silently change the answer is refused
+// as unsupported_value. Throws ApiError 400 with the field's path.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "engine/request.h"
+#include "model/config.h"
+
+namespace carpool {
+
+// How a request wants to be routed: "topk", "isolated", or the spec of a policy the server allows; empty = the
+// server's default.
+struct RoutingWish {
+  std::string text;
+};
+
+struct Generation {
+  Request request;  // without the prompt, tenant, group and policy
+  int n = 1;
+  bool max_tokens_given = false;  // else the endpoint's default, cut to what the context leaves
+  bool stream = false;
+  bool include_usage = false;  // stream_options.include_usage
+  bool continuous_usage = false;  // stream_options.continuous_usage_stats
+  bool echo = false;
+  bool return_token_ids = false;
+  RoutingWish routing;
+  std::string user;
+  std::optional<std::string> model;
+};
+
+// Limits of docs/server.md.
+inline constexpr int kMaxN = 8, kMaxLogprobs = 20, kMaxStops = 4, kMaxStopBytes = 256, kMaxStopIds = 128,
+                     kMaxLogitBias = 300, kMaxPrompts = 256;
+
+// Defaults come from the model's generation_config.json (config.sampling) where the API leaves them open.
+Generation read_completion(const json::object& body, const ModelConfig& config);  // max_tokens 16
+Generation read_chat(const json::object& body, const ModelConfig& config);        // max_tokens: what the context leaves
+Generation read_native(const json::object& sampling_params, const json::object& body, const ModelConfig& config);  // 128
+Generation read_messages(const json::object& body, const ModelConfig& config);    // Anthropic; max_tokens required
+
+}  // namespace carpool

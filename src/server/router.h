@@ -1,0 +1,39 @@
+// Which handler answers which method and path, and who may call it.
+//
+// Owns the table made from routes.def and the one place where every request passes: unknown path (404), wrong method
+// (405 + Allow), HEAD and OPTIONS, origin and host checks (403), key (401), the handler, and the turning of every
+// exception into the one error shape. A new endpoint is endpoints/<e>.cc with its test and one line of routes.def.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+
+#include "server/http.h"
+#include "server/service.h"
+
+namespace carpool {
+
+// kOpen: liveness only. kOperator: open while no keys are set, else the admin key. kAdmin: always the admin key.
+enum class Access { kOpen, kKey, kOperator, kAdmin };
+
+// What a handler gets. Everything outlives the coroutine.
+struct Call {
+  Exchange& exchange;
+  Service& service;
+  Caller caller;
+  std::string routing;  // set by the handler once known; goes to the log
+};
+
+using Handler = boost::asio::awaitable<void> (*)(Call& call);
+
+struct Route {
+  const char* method;
+  const char* path;  // "/v1/models/*": the last segment is free
+  Access access;
+  Handler handler;
+};
+const std::vector<Route>& routes();
+
+// Answers one exchange completely, whatever happens.
+boost::asio::awaitable<void> answer(Exchange& exchange, Service& service);
+
+}  // namespace carpool

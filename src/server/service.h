@@ -1,0 +1,122 @@
+// Everything a handler may use: the model's names and tokenizer, the engine loop, metrics, log, options.
+//
+// Owns Service and its life: loading (the port already answers /health with percent and 503), ready, draining, dead.
+// Handlers get it by reference; all members are safe to use from I/O threads. Read next: router.h, engine_loop.h.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/engine_loop.h"
+#include "server/http.h"
+#include "server/log.h"
+#include "server/metrics.h"
+#include "server/parameters.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+#include "text/tokenizer_config.h"
+
+namespace carpool {
+
+enum class RoutingScope { kIsolated, kTenant, kShared };
+const char* name(RoutingScope scope);
+
+struct ServiceOptions {
+  std::string served_model_name;   // what /v1/models says and requests name
+  std::string model_path;          // as typed; shown by /model_info to holders of a key
+  std::vector<std::string> keys;   // tenant i is the holder of key i; empty = one tenant, no key needed
+  std::string admin_key;           // "" = the admin routes are closed
+  RoutingScope scope = RoutingScope::kTenant;
+  std::vector<std::string> allowed_policies;  // besides the default, topk and isolated; engine policy 1 + i
+  bool allow_any_model = false;    // answer requests that name another model
+  double ping_s = 15;              // of silence in a stream
+  double drain_s = 30;
+  json::object server_args;        // the options that apply, for /server_info
+};
+
+// The model's side, complete once the state is kReady.
+struct Served {
+  ModelConfig config;
+  Tokenizer tokenizer;
+  TokenizerConfig tokenizer_config;
+  std::optional<ChatTemplate> chat_template;
+  std::string memory_text;
+  std::unique_ptr<EngineLoop> loop;
+};
+
+enum class ServiceState { kLoading, kReady, kDraining, kDead };
+
+struct LoadProgress {
+  std::string stage;   // "reading tensors"
+  double share = 0;    // 0..1
+  double eta_s = -1;   // -1 = unknown
+};
+
+// Who asks, after the key was checked.
+struct Caller {
+  int tenant = 0;
+  bool admin = false;
+};
+
+class Service {
+ public:
+  Service(ServiceOptions options, Log& log);
+  ~Service();
+
+  const ServiceOptions& options() const { return options_; }
+  Log& log() { return log_; }
+  Metrics& metrics() { return metrics_; }
+
+  ServiceState state() const { return state_.load(); }
+  void loading(const LoadProgress& progress);  // from the loading thread
+  LoadProgress load_progress() const;
+  void ready(std::unique_ptr<Served> served);
+  void drain();  // SIGTERM: refuse new work, let open streams end until the deadline
+  void died();
+
+  // The model's side. Throws ApiError 503 loading / draining / engine_dead unless the state is kReady.
+  Served& served();
+  // The same while draining, for work that is under way. Null while loading.
+  Served* served_if_loaded();
+
+  // Checks the key in constant time over all keys. Throws ApiError 401. `admin` routes need the admin key.
+  Caller authenticate(const HttpRequest& request, bool admin) const;
+
+  // Fills tenant, group, isolated and policy of `request` from the caller and the wish; returns what applies, as the
+  // x-carpool-routing header says it: "oea:k0=5; scope=tenant", "topk", "isolated". Throws ApiError 400.
+  std::string route(const Caller& caller, const RoutingWish& wish, Request& request);
+  // The `carpool` object of a response.
+  json::object routing_report(const std::string& routing, const RequestStats& stats) const;
+
+  // 404 model_not_found unless `model` is absent, empty, or served.
+  void check_model(const std::optional<std::string>& model) const;
+
+  // Runs `work` on the worker threads (tokenising, templates: nothing slow on an I/O thread) and comes back to the
+  // caller's executor. Exceptions come through.
+  template <class F>
+  boost::asio::awaitable<std::invoke_result_t<F>> offload(F work);
+
+ private:
+  const ServiceOptions options_;
+  Log& log_;
+  Metrics metrics_;
+  std::atomic<ServiceState> state_{ServiceState::kLoading};
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+  boost::asio::thread_pool workers_;
+};
+
+template <class F>
+boost::asio::awaitable<std::invoke_result_t<F>> Service::offload(F work) {
+  co_return co_await boost::asio::co_spawn(
+      workers_, [work = std::move(work)]() -> boost::asio::awaitable<std::invoke_result_t<F>> { co_return work(); },
+      boost::asio::use_awaitable);
+}
+
+}  // namespace carpool
