@@ -6,6 +6,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "base/json.h"
 #include "engine/request.h"
@@ -14,14 +15,15 @@ namespace carpool {
 
 class ApiError : public std::runtime_error {
  public:
-  // `message` is for people: no addresses, no paths, no prompt text; it is escaped and cut to 300 characters.
+  // `message` is for people: no addresses, no paths, no prompt text; what is not printable ASCII is escaped, and it is
+  // cut to 300 characters.
   ApiError(int status, std::string type, std::string code, const std::string& message, std::string param = "");
 
   int status() const { return status_; }
   const std::string& type() const { return type_; }
   const std::string& code() const { return code_; }
   const std::string& param() const { return param_; }  // "" = null
-  int retry_after() const { return retry_after_; }      // seconds; 0 = no header
+  int retry_after() const { return retry_after_; }     // seconds; 0 = no header
   ApiError& retry_after(int seconds) {
     retry_after_ = seconds;
     return *this;
@@ -29,6 +31,8 @@ class ApiError : public std::runtime_error {
 
   // {"error":{"message","type","param","code"}}
   json::object body() const;
+  // The same as the route at `path` says it: those of Anthropic's API have "type":"error" beside it.
+  json::object body_for(std::string_view path) const;
 
  private:
   int status_;
@@ -37,11 +41,12 @@ class ApiError : public std::runtime_error {
 };
 
 // The usual ones.
-ApiError bad_request(std::string code, const std::string& message, std::string param = "");  // 400 invalid_request_error
-ApiError invalid_value(std::string param, const std::string& message);                        // 400 invalid_value
-ApiError unsupported(std::string param, const std::string& message);                          // 400 unsupported_value
-ApiError not_found(std::string code, const std::string& message);                             // 404 not_found_error
-ApiError unavailable(std::string code, const std::string& message, int retry_after);          // 503 service_unavailable_error
-ApiError from(const RequestError& error);                                                     // 400
+ApiError bad_request(std::string code, const std::string& message,
+                     std::string param = "");                                         // 400 invalid_request_error
+ApiError invalid_value(std::string param, const std::string& message);                // 400 invalid_value
+ApiError unsupported(std::string param, const std::string& message);                  // 400 unsupported_value
+ApiError not_found(std::string code, const std::string& message);                     // 404 not_found_error
+ApiError unavailable(std::string code, const std::string& message, int retry_after);  // 503 service_unavailable_error
+ApiError from(const RequestError& error);                                             // 400
 
 }  // namespace carpool
