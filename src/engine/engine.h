@@ -29,6 +29,7 @@ struct EngineOptions {
 // What the last step did.
 struct StepReport {
   std::vector<Event> events;
+  std::vector<RequestId> admitted;  // for the first time, by this step
   int decode_rows = 0;
   int prefill_rows = 0;
   double seconds = 0;       // of the forward pass

@@ -2,8 +2,8 @@
 //
 // Owns counters, gauges and histograms with the meanings and buckets of vLLM's (prefix carpool:), so that dashboards
 // can be carried over, and the MoE set: experts loaded per layer before and after, re-routed and under-filled
-// tokens, steps left plain by reason, bytes per token, share of the memory bandwidth, prefix reuse by reason. Thread-safe;
-// recording takes no lock that scraping holds for long.
+// tokens, steps left plain by reason, bytes per token, share of the memory bandwidth, prefix reuse by reason.
+// Thread-safe; recording takes no lock that scraping holds for long.
 #pragma once
 
 #include <memory>
@@ -14,12 +14,11 @@
 
 namespace carpool {
 
-// What a request took, seconds; negative = did not get there.
-struct RequestTimes {
-  double queue = -1;        // arrival to first admission
-  double first_token = -1;  // arrival to first token
-  double total = -1;
-  double prefill = -1, decode = -1;
+// Bytes that steps read and what the machine can read, for bytes per token and the share of the bandwidth.
+struct MemorySizes {
+  double bytes_per_expert = 0;  // of one routed expert of one layer
+  double dense_bytes = 0;       // of all other weights, per step
+  double read_gbps = 0;         // as probed at start; 0 = not
 };
 
 class Metrics {
@@ -27,14 +26,15 @@ class Metrics {
   explicit Metrics(std::string model_name);
   ~Metrics();
 
-  // On the engine thread, after every step. `read_gbps`: the machine's bandwidth as probed at start (0 = not).
+  // What one step reads beside routing: sizes of the model and the machine. Once, before the first step.
+  void set_sizes(const MemorySizes& sizes);
+  // On the engine thread, after every step. Service::ready connects the next three with the loop.
   void step(const Engine& engine, const StepReport& report);
-  void set_read_gbps(double gbps);
   // One token of a stream came `seconds` after the one before.
   void inter_token(double seconds);
   void finished(FinishReason reason, const RequestStats& stats, const RequestTimes& times);
-  void http(const char* route, int status);   // route: the pattern of the table, or "other"
-  void refused(const char* code);             // overloaded, key_queue_full, ...
+  void http(const char* route, int status);  // route: the pattern of the table, or "other"
+  void refused(const char* code);            // overloaded, key_queue_full, ...
   void connections(int delta);
 
   // The whole text; `state` for the gauges.

@@ -20,7 +20,9 @@ struct Call {
   Exchange& exchange;
   Service& service;
   Caller caller;
-  std::string routing;  // set by the handler once known; goes to the log
+  // Set by the handler once known, for the log.
+  std::string routing;
+  int prompt_tokens = -1, completion_tokens = -1;
 };
 
 using Handler = boost::asio::awaitable<void> (*)(Call& call);

@@ -28,16 +28,20 @@ enum class RoutingScope { kIsolated, kTenant, kShared };
 const char* name(RoutingScope scope);
 
 struct ServiceOptions {
-  std::string served_model_name;   // what /v1/models says and requests name
-  std::string model_path;          // as typed; shown by /model_info to holders of a key
-  std::vector<std::string> keys;   // tenant i is the holder of key i; empty = one tenant, no key needed
-  std::string admin_key;           // "" = the admin routes are closed
+  std::string served_model_name;  // what /v1/models says and requests name
+  std::string model_path;         // as typed; shown by /model_info to holders of a key
+  std::vector<std::string> keys;  // tenant i is the holder of key i; empty = one tenant, no key needed
+  std::string admin_key;          // "" = the admin routes are closed
   RoutingScope scope = RoutingScope::kTenant;
   std::vector<std::string> allowed_policies;  // besides the default, topk and isolated; engine policy 1 + i
-  bool allow_any_model = false;    // answer requests that name another model
-  double ping_s = 15;              // of silence in a stream
+  bool allow_any_model = false;               // answer requests that name another model
+  double ping_s = 15;                         // of silence in a stream
   double drain_s = 30;
-  json::object server_args;        // the options that apply, for /server_info
+  json::object server_args;               // the options that apply, for /server_info
+  std::string version;                    // "0.1.0 (commit)"
+  double stall_s = 60;                    // without a step or an idle look the engine counts as stuck: /health says 503
+  std::vector<std::string> cors_origins;  // "https://host[:port]" pages that may call, or "*"; others get 403
+  std::vector<std::string> hosts;         // what the Host header may name; empty = anything (not bound to loopback)
 };
 
 // The model's side, complete once the state is kReady.
@@ -47,15 +51,16 @@ struct Served {
   TokenizerConfig tokenizer_config;
   std::optional<ChatTemplate> chat_template;
   std::string memory_text;
-  std::unique_ptr<EngineLoop> loop;
+  MemorySizes sizes;
+  std::unique_ptr<EngineLoop> loop;  // not yet started
 };
 
 enum class ServiceState { kLoading, kReady, kDraining, kDead };
 
 struct LoadProgress {
-  std::string stage;   // "reading tensors"
-  double share = 0;    // 0..1
-  double eta_s = -1;   // -1 = unknown
+  std::string stage;  // "reading tensors"
+  double share = 0;   // 0..1
+  double eta_s = -1;  // -1 = unknown
 };
 
 // Who asks, after the key was checked.
@@ -76,9 +81,10 @@ class Service {
   ServiceState state() const { return state_.load(); }
   void loading(const LoadProgress& progress);  // from the loading thread
   LoadProgress load_progress() const;
-  void ready(std::unique_ptr<Served> served);
-  void drain();  // SIGTERM: refuse new work, let open streams end until the deadline
-  void died();
+  void ready(std::unique_ptr<Served> served);  // connects metrics and log with the loop and starts it
+  void drain();                                // SIGTERM: refuse new work, let open streams end until the deadline
+  void died(const std::string& why);
+  void on_death(std::function<void()> callback);  // after died(), on the engine thread; before ready()
 
   // The model's side. Throws ApiError 503 loading / draining / engine_dead unless the state is kReady.
   Served& served();
@@ -96,6 +102,12 @@ class Service {
 
   // 404 model_not_found unless `model` is absent, empty, or served.
   void check_model(const std::optional<std::string>& model) const;
+
+  // While the returned guard lives, POST /abort_request of the same tenant that names `rid` (what the client called its
+  // request, or the id that we answered with) cancels `id`. Every generating endpoint takes one per engine request.
+  [[nodiscard]] std::shared_ptr<void> abortable(const Caller& caller, const std::string& rid, RequestId id);
+  // Cancels what is named so; how many that were. Empty `rid`: all of the tenant, or everybody's for the admin.
+  int abort(const Caller& caller, const std::string& rid);
 
   // Runs `work` on the worker threads (tokenising, templates: nothing slow on an I/O thread) and comes back to the
   // caller's executor. Exceptions come through.
