@@ -146,6 +146,18 @@ std::string type_name(const json::value& v) {
   return "?";
 }
 
+// Whether the escape before `pos` (or before the backslash there) is the first half of a surrogate pair. Boost.JSON
+// calls it a syntax error when no second half follows.
+bool follows_leading_surrogate(std::string_view text, size_t pos) {
+  for (const size_t end : {pos, pos - 1}) {
+    if (end < 6 || end > text.size() || text.substr(end - 6, 2) != "\\u") continue;
+    const std::string_view digits = text.substr(end - 4, 2);
+    if ((digits[0] == 'd' || digits[0] == 'D') && std::string_view("89abAB").find(digits[1]) != std::string_view::npos)
+      return true;
+  }
+  return false;
+}
+
 void print(const json::value& v, int indent, std::string& out) {
   const std::string pad(static_cast<size_t>(indent) + 2, ' ');
   if (const auto* object = v.if_object(); object && !object->empty()) {
@@ -174,11 +186,12 @@ void print(const json::value& v, int indent, std::string& out) {
 }  // namespace
 
 json::value parse_json(std::string_view text, const std::string& where, const JsonLimits& limits) {
-  const auto fail = [&](size_t offset, const std::string& what) {
-    throw Error(ErrorKind::kMalformed, fmt::format("{}: byte {}: {}", where, offset, what));
+  using Reason = JsonError::Reason;
+  const auto fail = [&](Reason reason, size_t offset, const std::string& what) {
+    throw JsonError(reason, offset, fmt::format("{}: byte {}: {}", where, offset, what));
   };
   if (text.size() > limits.max_bytes) {
-    fail(0, fmt::format("{} bytes of JSON, the limit is {}", text.size(), limits.max_bytes));
+    fail(Reason::kTooLarge, 0, fmt::format("{} bytes of JSON, the limit is {}", text.size(), limits.max_bytes));
   }
   json::parse_options options;
   options.max_depth = limits.max_depth;
@@ -187,16 +200,20 @@ json::value parse_json(std::string_view text, const std::string& where, const Js
   size_t used = parser.write_some(false, text.data(), text.size(), ec);
   if (ec) {
     if (parser.handler().duplicate) {
-      fail(used, fmt::format("duplicate key \"{}\"", escape(*parser.handler().duplicate)));
+      fail(Reason::kDuplicateKey, used, fmt::format("duplicate key \"{}\"", escape(*parser.handler().duplicate)));
     }
     if (parser.handler().overflow || ec == json::error::exponent_overflow)
-      fail(used, "a number is too large for a double");
-    if (ec == json::error::too_deep) fail(used, fmt::format("nested deeper than {} levels", limits.max_depth));
-    if (ec == json::error::incomplete) fail(text.size(), "the JSON text ends early");
-    fail(used, fmt::format("not valid JSON ({})", ec.message()));
+      fail(Reason::kOverflow, used, "a number is too large for a double");
+    if (ec == json::error::too_deep)
+      fail(Reason::kTooDeep, used, fmt::format("nested deeper than {} levels", limits.max_depth));
+    if (ec == json::error::incomplete) fail(Reason::kSyntax, text.size(), "the JSON text ends early");
+    const bool unicode = ec == json::error::illegal_leading_surrogate ||
+                         ec == json::error::illegal_trailing_surrogate || ec == json::error::expected_utf16_escape ||
+                         follows_leading_surrogate(text, used);
+    fail(unicode ? Reason::kUnicode : Reason::kSyntax, used, fmt::format("not valid JSON ({})", ec.message()));
   }
   if (const size_t rest = text.find_first_not_of(" \t\r\n", used); rest != std::string_view::npos) {
-    fail(rest, "text after the end of the JSON value");
+    fail(Reason::kSyntax, rest, "text after the end of the JSON value");
   }
   return parser.handler().release();
 }

@@ -17,6 +17,20 @@ namespace carpool {
 
 namespace json = boost::json;
 
+// What parse_json throws: why and where, for those who say it in words of their own.
+class JsonError : public Error {
+ public:
+  enum class Reason { kSyntax, kUnicode, kTooDeep, kTooLarge, kDuplicateKey, kOverflow };
+  JsonError(Reason reason, size_t offset, const std::string& sentence)
+      : Error(ErrorKind::kMalformed, sentence), reason_(reason), offset_(offset) {}
+  Reason reason() const { return reason_; }
+  size_t offset() const { return offset_; }  // bytes
+
+ private:
+  Reason reason_;
+  size_t offset_;
+};
+
 struct JsonLimits {
   size_t max_bytes = size_t{256} << 20;
   size_t max_depth = 64;
@@ -24,7 +38,7 @@ struct JsonLimits {
 
 // Parses exactly one JSON value. Refuses: not UTF-8 or a byte order mark, trailing bytes, depth over the limit, a
 // key twice in one object (also when one is spelled with escapes), numbers that overflow a double, NaN and
-// Infinity. Numbers are read exactly (nearest double). Sentence: where, byte offset, reason.
+// Infinity. Numbers are read exactly (nearest double). Throws JsonError: where, byte offset, reason.
 json::value parse_json(std::string_view text, const std::string& where, const JsonLimits& limits = {});
 
 // Reads a whole regular file; kMissing when absent, unreadable or no regular file (a folder, a pipe, a device: never

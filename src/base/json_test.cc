@@ -54,6 +54,27 @@ TEST(Json, DepthIsLimitedAtExactlyTheLimit) {
   EXPECT_TRUE(contains(refusal("[{\"a\":[[1]]}]", limits), "nested deeper than 3 levels"));
 }
 
+TEST(Json, ErrorsSayWhyAndWhere) {
+  using Reason = JsonError::Reason;
+  const auto why = [](std::string_view text, Reason reason, size_t offset) {
+    try {
+      parse_json(text, "t.json");
+      ADD_FAILURE() << "accepted " << text;
+    } catch (const JsonError& e) {
+      EXPECT_EQ(e.reason(), reason) << text;
+      EXPECT_EQ(e.offset(), offset) << text;
+    }
+  };
+  why("[1,]", Reason::kSyntax, 3);
+  why("[1] 2", Reason::kSyntax, 4);
+  why(R"(["\ud800"])", Reason::kUnicode, 8);
+  why(R"(["\ud800\n"])", Reason::kUnicode, 9);
+  why(R"(["\udc00"])", Reason::kUnicode, 8);
+  why(nested(65), Reason::kTooDeep, 64);
+  why(R"({"a":1,"a":2})", Reason::kDuplicateKey, 9);
+  why("[1e999]", Reason::kOverflow, 6);
+}
+
 TEST(Json, AMillionBracketsAreRefusedWithoutDeepRecursion) {
   EXPECT_TRUE(contains(refusal(std::string(1'000'000, '[')), "nested deeper"));
 }
