@@ -72,7 +72,7 @@ class Sequences {
  private:
   double forward(const Policy& policy, RoutingCounters& routing) {
     const double start = now_seconds();
-    model_.forward(rows_, kv_, policy, routing);
+    model_.forward(rows_, kv_, policy, {.routing = &routing});
     const double seconds = now_seconds() - start;
     rows_.clear();
     return seconds;

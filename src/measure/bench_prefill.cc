@@ -36,7 +36,7 @@ double prefill(Model& model, KvCache& kv, const PrefillOptions& options, int rep
     rows.push(stream.next(), p, blocks.data(), {Phase::kPrefill, false, 0}, last);
     if (rows.size() < options.chunk && !last) continue;
     const double start = now_seconds();
-    model.forward(rows, kv, *policy, row.routing);
+    model.forward(rows, kv, *policy, {.routing = &row.routing});
     seconds += now_seconds() - start;
     rows.clear();
   }

@@ -194,13 +194,12 @@ std::optional<TextRouting> count_on_text(Model& model, std::span<const int> toke
   for (auto& table : tables) CARPOOL_CHECK(kv.take(blocks, table));
   CountingTopk::Counts counts;
   const CountingTopk policy(c.n_experts, c.top_k, c.layers, counts);
-  RoutingCounters ignored;
   Rows rows;
   for (int t = 0; t < out.steps; ++t) {
     rows.clear();
     for (size_t b = 0; b < tables.size(); ++b)
       rows.push(tokens[b * length + static_cast<size_t>(t)], t, tables[b].data(), {Phase::kDecode, false, 0}, false);
-    model.forward(rows, kv, policy, ignored);
+    model.forward(rows, kv, policy, {});
   }
   finish_counts(counts, out);
   return out;

@@ -88,7 +88,7 @@ RoutingCounters run_streams(Model& model, const std::vector<int>& tokens, int ba
     rows.clear();
     for (size_t b = 0; b < tables.size(); ++b)
       rows.push(tokens[b * length + static_cast<size_t>(t)], t, tables[b].data(), {Phase::kDecode, false, 0}, false);
-    model.forward(rows, kv, policy, counters);
+    model.forward(rows, kv, policy, {.routing = &counters});
   }
   return counters;
 }

@@ -151,7 +151,7 @@ QualityRun teacher_forced(Model& model, const std::vector<const Policy*>& polici
       for (size_t p = 0; p < passes.size(); ++p) {
         Pass& pass = passes[p];
         fill_rows(documents, first, t, pass, rows);
-        const Matrix logits = model.forward(rows, pass.kv, *pass.policy, pass.routing);
+        const Matrix logits = model.forward(rows, pass.kv, *pass.policy, {.routing = &pass.routing});
         if (p == 0) reference.assign(logits.data, logits.data + static_cast<size_t>(logits.rows) * logits.cols);
         for (size_t b = 0; b < static_cast<size_t>(batch); ++b) {
           const auto width = static_cast<size_t>(logits.cols);

@@ -9,17 +9,18 @@ namespace carpool {
 
 Matrix Model::view(std::vector<float>& buffer, int cols) const { return {buffer.data(), rows_, cols, cols}; }
 
-Matrix Model::forward(const Rows& rows, KvCache& kv, const Policy& policy, RoutingCounters& counters) {
+Matrix Model::forward(const Rows& rows, KvCache& kv, const Policy& policy, const StepRecord& record) {
   rows_ = rows.size();
   const int wanted = static_cast<int>(rows.logit_rows.size());
   reserve(rows_, wanted);
+  record.start(rows_, config_);
   lap_started_ = times_ ? now_seconds() : 0;
   ops_->embed(weights_.embed, rows.tokens, view(x_, config_.width));
   lap(&StepTimes::other);
-  for (int l = 0; l < config_.layers; ++l) {
+  for (int l = 0, m = 0; l < config_.layers; ++l) {
     attention_block(l, rows, kv);
     if (config_.moe_layer[static_cast<size_t>(l)]) {
-      moe_block(l, rows, policy, counters);
+      moe_block(l, m++, rows, policy, record);
     } else {
       dense_block(l);
     }

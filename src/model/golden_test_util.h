@@ -100,7 +100,6 @@ inline int argmax(const std::vector<float>& v) {
 inline std::vector<std::vector<float>> prefill(Model& model, KvCache& kv, const Place& place,
                                                const std::vector<int>& tokens, int chunk) {
   const auto topk = make_policy("topk");
-  RoutingCounters counters;
   std::vector<std::vector<float>> out;
   Rows rows;
   for (int start = 0; start < static_cast<int>(tokens.size()); start += chunk) {
@@ -108,7 +107,7 @@ inline std::vector<std::vector<float>> prefill(Model& model, KvCache& kv, const 
     for (int p = start; p < std::min(start + chunk, static_cast<int>(tokens.size())); ++p) {
       rows.push(tokens[static_cast<size_t>(p)], p, place.blocks.data(), {Phase::kPrefill, false, 0}, true);
     }
-    const Matrix logits = model.forward(rows, kv, *topk, counters);
+    const Matrix logits = model.forward(rows, kv, *topk, {});
     for (int r = 0; r < logits.rows; ++r) out.push_back(row_of(logits, r));
   }
   return out;
@@ -116,10 +115,9 @@ inline std::vector<std::vector<float>> prefill(Model& model, KvCache& kv, const 
 
 inline std::vector<float> decode(Model& model, KvCache& kv, const Place& place, int token, int position,
                                  const Policy& policy) {
-  RoutingCounters counters;
   Rows rows;
   rows.push(token, position, place.blocks.data(), {Phase::kDecode, false, 0}, true);
-  return row_of(model.forward(rows, kv, policy, counters), 0);
+  return row_of(model.forward(rows, kv, policy, {}), 0);
 }
 
 }  // namespace carpool::golden

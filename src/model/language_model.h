@@ -30,9 +30,14 @@ struct Rows {
 
 // What a step may record beside its logits; null members are not recorded.
 struct StepRecord {
-  RoutingCounters* routing = nullptr;                           // of all MoE layers together
-  std::vector<RowRouting>* rows = nullptr;                      // [T] resized; sums over the MoE layers
-  std::vector<std::vector<int64_t>>* expert_counts = nullptr;   // [MoE layers, E] slots of non-pad rows are added
+  RoutingCounters* routing = nullptr;                          // of all MoE layers together
+  std::vector<RowRouting>* rows = nullptr;                     // [T] resized; sums over the MoE layers
+  std::vector<std::vector<int64_t>>* expert_counts = nullptr;  // [MoE layers, E] slots of non-pad rows are added
+
+  // For models. Sizes the members for a step of `n_rows` rows; allocates only when they grow.
+  void start(int n_rows, const ModelConfig& config) const;
+  // Records what was chosen in the m-th MoE layer, m counted from 0. `plain` is working memory.
+  void add_layer(int m, const RouterInput& in, const Selection& chosen, Selection& plain, Scratch& scratch) const;
 };
 
 class LanguageModel {

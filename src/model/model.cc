@@ -19,22 +19,6 @@
 
 namespace carpool {
 
-void Rows::clear() {
-  tokens.clear();
-  positions.clear();
-  block_tables.clear();
-  info.clear();
-  logit_rows.clear();
-}
-
-void Rows::push(int token, int position, const int* block_table, TokenInfo row_info, bool wants_logits) {
-  if (wants_logits) logit_rows.push_back(size());
-  tokens.push_back(token);
-  positions.push_back(position);
-  block_tables.push_back(block_table);
-  info.push_back(row_info);
-}
-
 namespace {
 
 constexpr int kPanelLayout = 1;  // changes whenever tensor/panels.h changes what the bytes of a panel mean

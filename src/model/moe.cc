@@ -4,7 +4,7 @@
 
 namespace carpool {
 
-void Model::moe_block(int l, const Rows& rows, const Policy& policy, RoutingCounters& counters) {
+void Model::moe_block(int l, int m, const Rows& rows, const Policy& policy, const StepRecord& record) {
   const LayerWeights& layer = weights_.layers[static_cast<size_t>(l)];
   const int E = config_.n_experts, K = config_.top_k;
   const size_t scores = static_cast<size_t>(rows_) * E;
@@ -28,8 +28,7 @@ void Model::moe_block(int l, const Rows& rows, const Policy& policy, RoutingCoun
   ops_->add(out, x);
   lap(&StepTimes::other);
 
-  select_plain(in, scratch_, plain_);  // what plain routing would have loaded, for the counters
-  count(in, plain_, chosen_, scratch_, counters);
+  record.add_layer(m, in, chosen_, plain_, scratch_);
   lap(&StepTimes::routing);
 }
 

@@ -84,7 +84,7 @@ std::vector<std::vector<float>> decode_in_company(Model& model, const Policy& po
       if (rows.block_tables[r] == own.blocks.data()) own_index = static_cast<int>(r);
     }
     while (rows.logit_rows[static_cast<size_t>(own_row)] != own_index) ++own_row;
-    out.push_back(row_of(model.forward(rows, kv, policy, counters), own_row));
+    out.push_back(row_of(model.forward(rows, kv, policy, {.routing = &counters}), own_row));
   }
   return out;
 }
@@ -207,8 +207,8 @@ TEST(Promises, CountersSayThatThePolicyRan) {
   for (int n = 0; n < 16; ++n)
     rows.push(5 * n + 1, 0, places[static_cast<size_t>(n)].blocks.data(), {Phase::kDecode, false, 0}, false);
   RoutingCounters plain, oea;
-  model.forward(rows, kv, *make_policy("topk"), plain);
-  model.forward(rows, kv, *make_policy("oea:k0=1"), oea);
+  model.forward(rows, kv, *make_policy("topk"), {.routing = &plain});
+  model.forward(rows, kv, *make_policy("oea:k0=1"), {.routing = &oea});
   EXPECT_EQ(plain.layers, model.config().moe_layers());
   EXPECT_EQ(plain.distinct_experts, plain.distinct_plain);
   EXPECT_EQ(plain.rerouted_tokens, 0);
@@ -348,7 +348,7 @@ TEST(Promises, AStepAllocatesNothingAfterWarmUp) {
                   {Phase::kDecode, false, 0}, true);
       }
       const int64_t before = allocations;
-      model.forward(rows, kv, *policy, counters);
+      model.forward(rows, kv, *policy, {.routing = &counters});
       return allocations - before;
     };
     step(0, 16);

@@ -30,8 +30,30 @@ int standing(const TokenInfo& token) {
   return token.isolated ? 2 : 3;
 }
 
+// Rows that a policy sees together: those of one group that it decides.
+int64_t party_of(const TokenInfo& token) { return (int64_t{token.policy} << 32) | static_cast<uint32_t>(token.group); }
+
+// As number_groups, for parties: fills scratch.parties and scratch.group_of_row.
+int number_parties(const RouterInput& in, Scratch& scratch) {
+  std::vector<int64_t>& parties = scratch.parties;
+  parties.clear();
+  for (const TokenInfo& token : in.tokens) {
+    const bool repeats_last = !parties.empty() && parties.back() == party_of(token);
+    if (token.phase != Phase::kPad && !repeats_last) parties.push_back(party_of(token));
+  }
+  std::sort(parties.begin(), parties.end());
+  parties.erase(std::unique(parties.begin(), parties.end()), parties.end());
+  ensure(scratch.group_of_row, in.tokens.size());
+  for (int t = 0; t < in.rows(); ++t) {
+    const TokenInfo& token = in.tokens[t];
+    const auto found = std::lower_bound(parties.begin(), parties.end(), party_of(token));
+    scratch.group_of_row[t] = token.phase == Phase::kPad ? -1 : static_cast<int>(found - parties.begin());
+  }
+  return static_cast<int>(parties.size());
+}
+
 void count_groups(const RouterInput& in, const Selection& chosen, Scratch& scratch, RoutingCounters& counters) {
-  const int n_groups = number_groups(in, scratch);
+  const int n_groups = number_parties(in, scratch);
   scratch.verdict.assign(static_cast<size_t>(n_groups), PlainReason::kPhase);
   std::vector<int>& best = scratch.group_rows;  // the standing of the row whose reason the group has so far
   best.assign(static_cast<size_t>(n_groups), 0);
@@ -67,7 +89,7 @@ void RoutingCounters::add(const RoutingCounters& other) {
 }
 
 void count(const RouterInput& in, const Selection& plain, const Selection& chosen, Scratch& scratch,
-           RoutingCounters& counters) {
+           RoutingCounters& counters, std::span<RowRouting> rows) {
   ++counters.layers;
   counters.distinct_plain += count_distinct(plain, in.n_experts, scratch);
   counters.distinct_experts += count_distinct(chosen, in.n_experts, scratch);
@@ -76,9 +98,17 @@ void count(const RouterInput& in, const Selection& plain, const Selection& chose
     if (in.tokens[t].phase == Phase::kPad) continue;
     const std::span<const int> own = plain.row(t);
     const std::span<const int> got = chosen.row(t);
-    if (!subset(own, got) || !subset(got, own)) ++counters.rerouted_tokens;
-    if (distinct(got) < own.size()) ++counters.underfilled_tokens;
-    ++counters.plain_rows[static_cast<size_t>(chosen.reason(t))];
+    const bool rerouted = !subset(own, got) || !subset(got, own);
+    const bool underfilled = distinct(got) < own.size();
+    const auto reason = static_cast<size_t>(chosen.reason(t));
+    counters.rerouted_tokens += rerouted;
+    counters.underfilled_tokens += underfilled;
+    ++counters.plain_rows[reason];
+    if (rows.empty()) continue;
+    RowRouting& row = rows[static_cast<size_t>(t)];
+    row.rerouted += rerouted;
+    row.underfilled += underfilled;
+    ++row.reasons[reason];
   }
   count_groups(in, chosen, scratch, counters);
 }

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 
 #include "routing/types.h"
 
@@ -28,15 +29,17 @@ struct RoutingCounters {
                                    // which is min(K, experts with a finite or +inf score)
   // (row, layer) pairs by reason; [kApplied] = rows that the policy decided, whether their set changed or not.
   std::array<int64_t, kPlainReasons> plain_rows{};
-  // (step, layer, group) triples in which no row was applied, by the reason of the group's first decode row that is not
-  // isolated; without such a row, of its first decode row; without decode rows, of its first row.
+  // (step, layer, group) triples in which no row was applied - rows of one group that different policies decide count
+  // as different groups - by the reason of the group's first decode row that is not isolated; without such a row, of
+  // its first decode row; without decode rows, of its first row.
   std::array<int64_t, kPlainReasons> plain_steps{};
 
   void add(const RoutingCounters& other);
 };
 
-// Adds one layer of one step. `plain` is select_plain of the same input.
+// Adds one layer of one step. `plain` is select_plain of the same input. `rows` is empty or [T]: each row's share of
+// the same is added there.
 void count(const RouterInput& in, const Selection& plain, const Selection& chosen, Scratch& scratch,
-           RoutingCounters& counters);
+           RoutingCounters& counters, std::span<RowRouting> rows = {});
 
 }  // namespace carpool

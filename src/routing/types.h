@@ -88,6 +88,9 @@ struct Scratch {
   std::vector<int> group_rows;       // [G] rows of the group that the policy may re-route
   std::vector<PlainReason> verdict;  // [G] why the whole group stays plain, or kApplied
   std::vector<uint64_t> sets;        // [G, words] expert sets, one bit per expert
+  std::vector<int64_t> parties;      // distinct (policy, group) pairs of the step, ascending (counters.cc)
+  std::vector<TokenInfo> tokens;     // [T] the rows as one of several policies sees them (policy_set.cc)
+  std::vector<Selection> parts;      // [policies] what each of several policies chose (policy_set.cc)
 };
 
 }  // namespace carpool

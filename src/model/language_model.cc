@@ -1,0 +1,42 @@
+// Rows of a step, and what every model does alike with the record of one. See language_model.h.
+#include "model/language_model.h"
+
+namespace carpool {
+
+void Rows::clear() {
+  tokens.clear();
+  positions.clear();
+  block_tables.clear();
+  info.clear();
+  logit_rows.clear();
+}
+
+void Rows::push(int token, int position, const int* block_table, TokenInfo row_info, bool wants_logits) {
+  if (wants_logits) logit_rows.push_back(size());
+  tokens.push_back(token);
+  positions.push_back(position);
+  block_tables.push_back(block_table);
+  info.push_back(row_info);
+}
+
+void StepRecord::start(int n_rows, const ModelConfig& config) const {
+  if (rows) rows->assign(static_cast<size_t>(n_rows), RowRouting{});
+  if (!expert_counts) return;
+  const auto layers = static_cast<size_t>(config.moe_layers()), E = static_cast<size_t>(config.n_experts);
+  expert_counts->resize(layers);
+  for (auto& layer : *expert_counts) layer.resize(E);
+}
+
+void StepRecord::add_layer(int m, const RouterInput& in, const Selection& chosen, Selection& plain,
+                           Scratch& scratch) const {
+  if (expert_counts) {
+    std::vector<int64_t>& counts = (*expert_counts)[static_cast<size_t>(m)];
+    for (const int expert : chosen.experts()) ++counts[static_cast<size_t>(expert)];
+  }
+  if (!routing && !rows) return;
+  select_plain(in, scratch, plain);  // what plain routing would have loaded
+  RoutingCounters unwanted;
+  count(in, plain, chosen, scratch, routing ? *routing : unwanted, rows ? std::span(*rows) : std::span<RowRouting>());
+}
+
+}  // namespace carpool
