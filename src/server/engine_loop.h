@@ -77,9 +77,10 @@ class EngineLoop {
   RequestId submit(Request request, std::shared_ptr<EventSink> sink);
   // The request ends within one step with FinishReason::kCancelled. Nothing for ids that are unknown or ended.
   void cancel(RequestId id);
-  // Runs `work` on the engine thread between two steps (policy switch, cache flush, expert statistics); it must not
-  // throw. Throws ApiError 503 when the loop has ended; destroyed without having run when it ends before its turn.
-  void between_steps(std::function<void(Engine&)> work);
+  // Runs `work` on the engine thread between two steps (policy switch, cache flush, expert statistics), then `done`,
+  // when state() shows what it did. Neither may throw. Throws ApiError 503 when the loop has ended; both are destroyed
+  // without having run when it ends before their turn.
+  void between_steps(std::function<void(Engine&)> work, std::function<void()> done = {});
 
   LoopState state() const;
   const RequestLimits& limits() const;
