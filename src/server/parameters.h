@@ -3,7 +3,7 @@
 // Owns Generation and the reading of its fields from OpenAI's completions and chat, SGLang's /generate and Anthropic's
 // messages, each with that API's defaults. Everything is checked before any work per item (reliability: counts first);
 // what is unknown but harmless is ignored as those servers ignore it, what would silently change the answer is refused
-// as unsupported_value. Throws ApiError 400 with the field's path.
+// as unsupported_value. Throws ApiError 400 with the field's path. Prompts are read in prompt.h, chats in chat.h.
 #pragma once
 
 #include <optional>
@@ -25,25 +25,36 @@ struct RoutingWish {
 struct Generation {
   Request request;  // without the prompt, tenant, group and policy
   int n = 1;
+  bool seed_given = false;        // else the seed is fresh
   bool max_tokens_given = false;  // else the endpoint's default, cut to what the context leaves
   bool stream = false;
-  bool include_usage = false;  // stream_options.include_usage
+  bool include_usage = false;     // stream_options.include_usage
   bool continuous_usage = false;  // stream_options.continuous_usage_stats
   bool echo = false;
+  // What the response shows; request.logprobs is the larger of the two.
+  int logprobs = -1;         // of generated tokens (and echoed ones): -1 none, else the number of alternatives
+  int prompt_logprobs = -1;  // the same of the prompt, in a field of its own
   bool return_token_ids = false;
+  bool tokens_as_ids = false;      // "token_id:17" in place of a token's text
+  bool add_special_tokens = true;  // to prompts of text
   RoutingWish routing;
-  std::string user;
   std::optional<std::string> model;
 };
 
 // Limits of docs/server.md.
 inline constexpr int kMaxN = 8, kMaxLogprobs = 20, kMaxStops = 4, kMaxStopBytes = 256, kMaxStopIds = 128,
-                     kMaxLogitBias = 300, kMaxPrompts = 256;
+                     kMaxLogitBias = 300, kMaxPrompts = 256, kMaxTools = 128;
 
 // Defaults come from the model's generation_config.json (config.sampling) where the API leaves them open.
 Generation read_completion(const json::object& body, const ModelConfig& config);  // max_tokens 16
 Generation read_chat(const json::object& body, const ModelConfig& config);        // max_tokens: what the context leaves
-Generation read_native(const json::object& sampling_params, const json::object& body, const ModelConfig& config);  // 128
-Generation read_messages(const json::object& body, const ModelConfig& config);    // Anthropic; max_tokens required
+// `path` names sampling_params in errors. logprobs are read by the endpoint.
+Generation read_native(const json::object& sampling_params, const std::string& path, const json::object& body,
+                       const ModelConfig& config);                              // max_new_tokens 128
+Generation read_messages(const json::object& body, const ModelConfig& config);  // Anthropic; max_tokens required
+
+// The default of max_tokens, cut to what a prompt of `prompt_tokens` leaves of the context and the KV pool. What was
+// asked for stays as it is: the engine refuses what cannot fit.
+void fit_max_tokens(int prompt_tokens, const RequestLimits& limits, bool max_tokens_given, Request& request);
 
 }  // namespace carpool
