@@ -10,6 +10,7 @@
 #include "routing/cases_test_util.h"
 #include "routing/counters.h"
 #include "routing/policy.h"
+#include "routing/policy_set.h"
 #include "routing/scoring.h"
 
 #ifndef CARPOOL_SANITIZED
@@ -74,6 +75,38 @@ TEST(Memory, NothingIsAllocatedAfterTheLargestBatchWasSeen) {
   }
 }
 
+TEST(Memory, SeveralPoliciesInOneStepAllocateNothingEither) {
+  constexpr int kExperts = 64, kTopK = 8, kRows = 24;
+  test::Rng rng(6);
+  std::vector<float> scores(kExperts * kRows);
+  std::vector<TokenInfo> tokens(kRows);
+  std::vector<RowRouting> row_routing(kRows);
+  const auto topk = make_policy("topk"), oea = make_policy("oea:k0=3");
+  const PolicySet set({topk.get(), oea.get()});
+  Scratch scratch;
+  Selection chosen, plain;
+  RoutingCounters counters;
+  const auto step = [&](size_t rows, int policies) {
+    for (float& x : scores) x = static_cast<float>(test::below(rng, 4096));
+    for (size_t t = 0; t < rows; ++t) {
+      tokens[t] = {Phase::kDecode, t % 7 == 6, static_cast<int>(t % 3), static_cast<int>(t) % policies};
+    }
+    const auto x = std::span<const float>(scores).first(rows * kExperts);
+    const RouterInput in{x, x, std::span<const TokenInfo>(tokens).first(rows), kExperts, kTopK, 0};
+    set.select(in, scratch, chosen);
+    select_plain(in, scratch, plain);
+    count(in, plain, chosen, scratch, counters, std::span(row_routing).first(rows));
+  };
+  step(kRows, 2);  // warm-up
+  allocations = 0;
+  counting = true;
+  for (size_t rows : {24, 1, 16, 24}) {
+    for (const int policies : {1, 2}) step(rows, policies);
+  }
+  counting = false;
+  EXPECT_EQ(allocations, 0);
+}
+
 TEST(Memory, TheCountingAllocatorCounts) {
   allocations = 0;
   counting = true;
@@ -87,4 +120,5 @@ TEST(Memory, TheCountingAllocatorCounts) {
 }  // namespace carpool
 #else
 TEST(Memory, NothingIsAllocatedAfterTheLargestBatchWasSeen) { GTEST_SKIP() << "a sanitizer owns operator new"; }
+TEST(Memory, SeveralPoliciesInOneStepAllocateNothingEither) { GTEST_SKIP() << "a sanitizer owns operator new"; }
 #endif  // CARPOOL_SANITIZED
