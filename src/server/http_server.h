@@ -1,9 +1,9 @@
 // The HTTP/1.1 side: sockets, limits, time-outs, sessions, and how they end.
 //
-// Owns HttpServer: 1-2 I/O threads, an acceptor that stops at the connection limit (a reserved descriptor still answers
-// 503), sessions that read whole requests within limits (docs/server.md), hand them to a handler one at a time, and
-// watch for clients that go away or stop reading. Framing errors end the connection (400/408/413/414/431/501). Knows no
-// routes. Read next: http.h, router.h.
+// Owns HttpServer: 1-2 I/O threads, an acceptor that goes on answering at the connection limit (503, and a reserved
+// descriptor when there are no others), sessions that read whole requests within limits (docs/server.md), hand them to
+// a handler one at a time, and watch for clients that go away or stop reading. Framing errors end the connection
+// (400/408/413/414/417/431/501/505). Knows no routes. Read next: http.h, http_parser.h, http_session.h, router.h.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -12,16 +12,9 @@
 #include <string>
 
 #include "server/http.h"
+#include "server/http_parser.h"
 
 namespace carpool {
-
-struct HttpLimits {
-  size_t body = size_t{8} << 20;
-  size_t header_line = 8 << 10, header_total = 32 << 10, header_count = 100, target = 8 << 10;
-  size_t chunks = 65536;             // per body; and 64 bytes each on average after the first 100
-  double header_s = 10, body_idle_s = 30, write_stall_s = 30, keep_alive_s = 60;
-  int connections = 2048;
-};
 
 struct HttpOptions {
   std::string host = "127.0.0.1";
@@ -38,15 +31,20 @@ struct HttpObserver {
 
 class HttpServer {
  public:
+  // Runs on the exchange's executor, which runs one piece of a connection's work at a time. ClientGone ends the
+  // connection; other exceptions become an answer if none has begun (ApiError its own, else 500).
   using Handler = std::function<asio::awaitable<void>(Exchange&)>;
 
-  // Binds. Error{kUnavailable} when the port is busy, kUsage for a host that is no address.
+  // Binds; clients that connect wait for start(). Error{kUnavailable} when the port is busy, kUsage for a host that is
+  // no address ("localhost" is 127.0.0.1).
   HttpServer(const HttpOptions& options, Handler handler, HttpObserver observer = {});
-  ~HttpServer();  // closes everything at once and joins
+  // Closes everything at once and joins. Handlers see their client gone, and whatever they wait for is cancelled. Not
+  // on an I/O thread.
+  ~HttpServer();
 
   int port() const;
   int connections() const;
-  void start();
+  void start();  // once
   // Stops accepting and closes idle connections; busy ones close after their response.
   void stop_accepting();
   asio::any_io_executor executor();
@@ -55,5 +53,8 @@ class HttpServer {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// Lets this process have as many descriptors as the operating system allows it; returns how many.
+size_t raise_descriptor_limit();
 
 }  // namespace carpool
