@@ -151,7 +151,17 @@ inline IVec dot_unsigned(const IVec (&w)[N], const signed char* x) {
   }
 }
 
-// Integer factors of sub-blocks, one in each word, as dot_scaled wants them: here in both halves of the word.
+// Rows of one pass over a panel.
+constexpr int kPassRows = 4;
+
+// Adds to sums[m], per lane, the sum of code * x over the 4 N columns from `at` of row m.
+template <int kMax, int M, class Row, int N>
+inline void dots_unsigned(const IVec (&w)[N], const Row* x, long at, IVec (&sums)[M]) {
+#pragma GCC unroll 4
+  for (int m = 0; m < M; ++m) sums[m] = _mm256_add_epi32(sums[m], dot_unsigned<kMax>(w, x[m].codes + at));
+}
+
+// Integer factors of sub-blocks, one in each word, as dots_scaled wants them: here in both halves of the word.
 inline IVec blend_halves(IVec low, IVec high) { return _mm256_blend_epi16(low, high, 0xaa); }
 inline IVec factors_of(IVec words) { return blend_halves(words, _mm256_slli_epi32(words, 16)); }
 inline IVec multiply_pairs(IVec a, IVec b) { return _mm256_madd_epi16(a, b); }
@@ -176,6 +186,14 @@ inline IVec dot_scaled(const IVec (&w)[N], const signed char* x, IVec factors) {
   return total;
 }
 
+template <int kMax, int kFactor, int M, class Row, int N>
+inline void dots_scaled(const IVec (&w)[N], const Row* x, long at, IVec factors, IVec (&total)[M]) {
+#pragma GCC unroll 4
+  for (int m = 0; m < M; ++m) {
+    total[m] = _mm256_add_epi32(total[m], dot_scaled<kMax, kFactor>(w, x[m].codes + at, factors));
+  }
+}
+
 template <int N>
 inline void paired_sums(const int* sums, int* out) {  // two neighbours in the halves of a word; |sum| < 2^15
 #pragma GCC unroll 4
@@ -193,6 +211,11 @@ inline IVec dot_signed(const IVec (&w)[N], const signed char* x) {
     total = _mm256_add_epi32(total, sum_pairs16(product));
   }
   return total;
+}
+template <int M, class Row, int N>
+inline void dots_signed(const IVec (&w)[N], const Row* x, long at, IVec (&sums)[M]) {
+#pragma GCC unroll 4
+  for (int m = 0; m < M; ++m) sums[m] = _mm256_add_epi32(sums[m], dot_signed(w, x[m].codes + at));
 }
 inline IVec signed_codes(IVec v) { return v; }
 

@@ -22,8 +22,8 @@ inline Vec load_partial(const float* p, int count) { return _mm512_maskz_loadu_p
 inline void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
 inline void store_partial(float* p, int count, Vec v) { _mm512_mask_storeu_ps(p, first(count), v); }
 inline Vec load_unaligned(const unsigned char* p) { return _mm512_loadu_ps(p); }
-inline void prefetch(const unsigned char* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
-inline void prefetch_once(const unsigned char* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_NTA); }
+inline void prefetch(const unsigned char* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
+inline void prefetch_once(const unsigned char* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 
 inline Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
@@ -118,16 +118,18 @@ inline IVec broadcast_word(const signed char* x) {
   return _mm512_set1_epi32(word);
 }
 
-// Per lane, the sum of code * x over 4 N columns; codes unsigned. Exact: the instruction sums in 32 bits.
-template <int kMax, int N>
-inline IVec dot_unsigned(const IVec (&w)[N], const signed char* x) {
-  IVec even = _mm512_setzero_si512(), odd = _mm512_setzero_si512();
+// Rows of one pass over a panel: their sums, and as many running parts, fit in 32 registers.
+constexpr int kPassRows = 8;
+
+// Adds to sums[m], per lane, the sum of code * x over the 4 N columns from `at` of row m; codes unsigned. Exact: the
+// instruction sums in 32 bits. Neighbouring instructions belong to different rows, so none waits for the one before.
+template <int kMax, int M, class Row, int N>
+inline void dots_unsigned(const IVec (&w)[N], const Row* x, long at, IVec (&sums)[M]) {
 #pragma GCC unroll 8
-  for (int j = 0; j < N; j += 2) {
-    even = _mm512_dpbusd_epi32(even, w[j], broadcast_word(x + 4 * j));
-    odd = _mm512_dpbusd_epi32(odd, w[j + 1], broadcast_word(x + 4 * j + 4));
+  for (int j = 0; j < N; ++j) {
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) sums[m] = _mm512_dpbusd_epi32(sums[m], w[j], broadcast_word(x[m].codes + at + 4 * j));
   }
-  return _mm512_add_epi32(even, odd);
 }
 
 // Integer factors of sub-blocks, one in each word.
@@ -135,10 +137,15 @@ inline IVec blend_halves(IVec low, IVec high) { return _mm512_mask_blend_epi16(0
 inline IVec factors_of(IVec words) { return words; }
 inline IVec multiply_pairs(IVec a, IVec b) { return _mm512_madd_epi16(a, b); }
 
-// Factor times the sum over the sub-block of code * x.
-template <int kMax, int kFactor, int N>
-inline IVec dot_scaled(const IVec (&w)[N], const signed char* x, IVec factors) {
-  return _mm512_mullo_epi32(dot_unsigned<kMax>(w, x), factors);
+// Adds factor times the sum over the sub-block of code * x.
+template <int kMax, int kFactor, int M, class Row, int N>
+inline void dots_scaled(const IVec (&w)[N], const Row* x, long at, IVec factors, IVec (&total)[M]) {
+  IVec sums[M];
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) sums[m] = _mm512_setzero_si512();
+  dots_unsigned<kMax>(w, x, at, sums);
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) total[m] = _mm512_add_epi32(total[m], _mm512_mullo_epi32(sums[m], factors));
 }
 
 template <int N>
@@ -149,9 +156,9 @@ inline void paired_sums(const int* sums, int* out) {  // two neighbours in the h
 
 // Signed codes enter as unsigned ones that are 128 too large.
 constexpr int kSignedOffset = 128;
-template <int N>
-inline IVec dot_signed(const IVec (&w)[N], const signed char* x) {
-  return dot_unsigned<255>(w, x);
+template <int M, class Row, int N>
+inline void dots_signed(const IVec (&w)[N], const Row* x, long at, IVec (&sums)[M]) {
+  dots_unsigned<255>(w, x, at, sums);
 }
 inline IVec signed_codes(IVec v) { return _mm512_xor_si512(v, _mm512_set1_epi8(static_cast<char>(0x80))); }
 

@@ -13,7 +13,10 @@ struct Int8MXFP4 {
     const Vec d = as_float(shift_left32<23>(widen_u8(block + 256 + kLanes * h)));
     return mul(fma(d, zero(), d), set1(0.5f));
   }
-  static IVec dot(const IVec (&w)[8], const signed char* x) { return dot_unsigned<24>(w, x); }
+  template <int M>
+  static void dots(const IVec (&w)[8], const Int8Row* x, long at, IVec (&sums)[M]) {
+    dots_unsigned<24>(w, x, at, sums);
+  }
 };
 
 struct FloatMXFP4 {

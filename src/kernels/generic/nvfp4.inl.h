@@ -10,7 +10,10 @@ struct Int8NVFP4 {
   static Vec scale(const unsigned char* block, int, int h) {
     return mul(load_e4m3(block + 128 + kLanes * h), set1(0.5f));
   }
-  static IVec dot(const IVec (&w)[4], const signed char* x) { return dot_unsigned<24>(w, x); }
+  template <int M>
+  static void dots(const IVec (&w)[4], const Int8Row* x, long at, IVec (&sums)[M]) {
+    dots_unsigned<24>(w, x, at, sums);
+  }
 };
 
 struct FloatNVFP4 {

@@ -9,7 +9,8 @@
 //   kOffset                   what an unsigned code is too large
 //   kIntegerScales            whether sub-blocks have integer scales; see int8_scaled_panel
 //   codes(block, s, h, w), scale(block, s, h)
-//   dot(w, x)                 per lane, the sum over the sub-block of code * x
+//   kMaxCode                  no code is larger (absent where codes are signed)
+// The vocabulary says how many rows a pass takes (kPassRows) and has the sums over a sub-block for all of them (dots).
 
 constexpr int kHalves = 16 / kLanes;
 // How a pass over a panel fetches what comes after it: not at all, into the caches, or past them.
@@ -30,6 +31,18 @@ struct Int8Row {
   const int* sums;  // of 16 or 32 codes, whichever the format's sub-blocks are
   const float* scales;
 };
+
+// 0, 1, ... as template arguments; the standard's sequence is not used for the reason avx512.cc gives.
+template <int...>
+struct Numbers {};
+template <int N, int... m>
+struct FirstNumbersOf : FirstNumbersOf<N - 1, N - 1, m...> {};
+template <int... m>
+struct FirstNumbersOf<0, m...> {
+  using Type = Numbers<m...>;
+};
+template <int N>
+using FirstNumbers = typename FirstNumbersOf<N>::Type;
 
 inline int load_int(const void* p) {
   int value;
@@ -56,7 +69,7 @@ inline void int8_panel(const unsigned char* panel, long cols, const Int8Row* x, 
     alignas(64) int corrections[M][kGroupSubs];
     if constexpr (F::kOffset != 0) {
 #pragma GCC unroll 8
-      for (int m = 0; m < M; ++m) scaled_sums<kGroupSubs>(x[m].sums + first, F::kOffset, corrections[m]);
+      for (int m = 0; m < M; ++m) scaled_sums<kGroupSubs>(x[m].sums + first, -F::kOffset, corrections[m]);
     }
 #pragma GCC unroll 2
     for (int h = 0; h < kHalves; ++h) {
@@ -75,13 +88,13 @@ inline void int8_panel(const unsigned char* panel, long cols, const Int8Row* x, 
         }
         IVec w[F::kColumns / 4];
         F::codes(block, in_block, h, w);
+        IVec sums[M];
+#pragma GCC unroll 8
+        for (int m = 0; m < M; ++m) sums[m] = F::kOffset != 0 ? set1_int(corrections[m][s]) : set1_int(0);
+        F::dots(w, x, sub * F::kColumns, sums);
         const Vec d = F::scale(block, in_block, h);
 #pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) {
-          IVec sum = F::dot(w, x[m].codes + sub * F::kColumns);
-          if constexpr (F::kOffset != 0) sum = sub32(sum, set1_int(corrections[m][s]));
-          part[m] = fma(to_float(sum), d, part[m]);
-        }
+        for (int m = 0; m < M; ++m) part[m] = fma(to_float(sums[m]), d, part[m]);
       }
 #pragma GCC unroll 8
       for (int m = 0; m < M; ++m) acc[h][m] = fma(part[m], set1(x[m].scales[g]), acc[h][m]);
@@ -97,7 +110,7 @@ inline void int8_panel(const unsigned char* panel, long cols, const Int8Row* x, 
 // The same for formats whose sub-blocks have integer scales (Q4_K, Q6_K): the sums over 128 columns stay integers, and
 // what must be taken away (Q6_K's offset, Q4_K's minima) is a second integer sum, two sub-blocks at a time. Besides
 // codes() such a format has
-//   scales(block, s, h), dot(w, x, scales)   per lane, scale times the sum over the sub-block of code * x
+//   scales(block, s, h), dots(w, x, at, scales, total)   adds scale times the sum over the sub-block of code * x
 //   pair(block, s, h)                        16-bit factors of sub-blocks s and s + 1 in each word
 //   finish(block, h, total, taken)           the two sums as a float, times the block's own scales
 template <class F, int M, Ahead kAhead>
@@ -131,11 +144,7 @@ inline void int8_scaled_panel(const unsigned char* panel, long cols, const Int8R
         }
         IVec w[F::kColumns / 4];
         F::codes(block, first + s, h, w);
-        const IVec factors = F::scales(block, first + s, h);
-#pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) {
-          total[m] = add32(total[m], F::dot(w, x[m].codes + 128 * g + s * F::kColumns, factors));
-        }
+        F::dots(w, x, 128 * g + s * F::kColumns, F::scales(block, first + s, h), total);
         if (s % 2 == 0) continue;
         const IVec pair = F::pair(block, first + s - 1, h);
 #pragma GCC unroll 8
@@ -169,10 +178,12 @@ void product_int8(const PanelProduct& p) {
   using Rows = void (*)(const unsigned char*, long, const Int8Row*, const unsigned char*, const unsigned char*,
                         float* const*, int, Vec);
   using enum Ahead;
-  static constexpr Rows kRows[3][4] = {
-      {int8_rows<F, 1, kNone>, int8_rows<F, 2, kNone>, int8_rows<F, 3, kNone>, int8_rows<F, 4, kNone>},
-      {int8_rows<F, 1, kKept>, int8_rows<F, 2, kKept>, int8_rows<F, 3, kKept>, int8_rows<F, 4, kKept>},
-      {int8_rows<F, 1, kOnce>, int8_rows<F, 2, kOnce>, int8_rows<F, 3, kOnce>, int8_rows<F, 4, kOnce>}};
+  static constexpr auto kRows = []<int... m>(Numbers<m...>) {
+    struct {
+      Rows of[3][kPassRows];
+    } rows = {{{int8_rows<F, m + 1, kNone>...}, {int8_rows<F, m + 1, kKept>...}, {int8_rows<F, m + 1, kOnce>...}}};
+    return rows;
+  }(FirstNumbers<kPassRows>{});
   constexpr int kChunk = 64;  // rows whose pointers are laid out at once
   const long cols = p.w->cols, blocks = (cols + 127) / 128;
   const long sums = F::kColumns == 16 ? 128 * blocks : 128 * blocks + 32 * blocks;
@@ -193,13 +204,13 @@ void product_int8(const PanelProduct& p) {
       const long left = p.w->rows - 16 * n;
       const int outputs = left < 16 ? static_cast<int>(left) : 16;
       for (int m = 0; m < count;) {
-        const int blocks_left = (count - m + 3) / 4;
-        const int take = (count - m + blocks_left - 1) / blocks_left;  // 5 rows = 3 + 2, not 4 + 1
+        const int passes_left = (count - m + kPassRows - 1) / kPassRows;
+        const int take = (count - m + passes_left - 1) / passes_left;  // of four at most, 5 rows = 3 + 2, not 4 + 1
         // Only the first pass over a panel fetches; what no further pass reads need not stay in the caches.
-        const Ahead ahead = chunk != 0 || m != 0 ? kNone : p.rows <= 4 ? kOnce : kKept;
-        float* out[4];
+        const Ahead ahead = chunk != 0 || m != 0 ? kNone : p.rows <= kPassRows ? kOnce : kKept;
+        float* out[kPassRows];
         for (int i = 0; i < take; ++i) out[i] = p.y[chunk + m + i] + 16 * (n - p.begin);
-        kRows[static_cast<int>(ahead)][take - 1](weights + n * panel_bytes, cols, rows + m, end, next, out, outputs,
+        kRows.of[static_cast<int>(ahead)][take - 1](weights + n * panel_bytes, cols, rows + m, end, next, out, outputs,
                                                  set1(p.w->scale[n & 1]));
         m += take;
       }

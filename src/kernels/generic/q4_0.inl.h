@@ -4,7 +4,10 @@ struct Int8Q4_0 {
   static constexpr bool kIntegerScales = false;
   static void codes(const unsigned char* block, int, int h, IVec (&w)[8]) { nibble_codes(block, h, w); }
   static Vec scale(const unsigned char* block, int, int h) { return load_f16(block + 256 + 2 * kLanes * h); }
-  static IVec dot(const IVec (&w)[8], const signed char* x) { return dot_unsigned<15>(w, x); }
+  template <int M>
+  static void dots(const IVec (&w)[8], const Int8Row* x, long at, IVec (&sums)[M]) {
+    dots_unsigned<15>(w, x, at, sums);
+  }
 };
 
 struct FloatQ4_0 {

@@ -7,7 +7,10 @@ struct Int8Q4_K {
   static IVec scales(const unsigned char* block, int s, int h) {
     return factors_of(widen_u8(block + 288 * s + 256 + kLanes * h));
   }
-  static IVec dot(const IVec (&w)[8], const signed char* x, IVec factors) { return dot_scaled<15, 63>(w, x, factors); }
+  template <int M>
+  static void dots(const IVec (&w)[8], const Int8Row* x, long at, IVec factors, IVec (&total)[M]) {
+    dots_scaled<15, 63>(w, x, at, factors, total);
+  }
   static IVec pair(const unsigned char* block, int s, int h) {  // minima
     const unsigned char* at = block + 288 * s + 272 + kLanes * h;
     return or_bits(widen_u8(at), shift_left32<16>(widen_u8(at + 288)));

@@ -15,7 +15,10 @@ struct Int8Q6_K {
   static IVec scales(const unsigned char* block, int s, int h) {
     return factors_of(widen_s8(block + 208 * s + 192 + kLanes * h));
   }
-  static IVec dot(const IVec (&w)[4], const signed char* x, IVec factors) { return dot_scaled<63, 128>(w, x, factors); }
+  template <int M>
+  static void dots(const IVec (&w)[4], const Int8Row* x, long at, IVec factors, IVec (&total)[M]) {
+    dots_scaled<63, 128>(w, x, at, factors, total);
+  }
   static IVec pair(const unsigned char* block, int s, int h) {  // the scales again: the offset is 32 for all codes
     const unsigned char* at = block + 208 * s + 192 + kLanes * h;
     return blend_halves(widen_s8(at), shift_left32<16>(widen_s8(at + 208)));
