@@ -74,6 +74,7 @@ inline IVec and_bytes(IVec v, int mask) { return _mm256_and_si256(v, _mm256_set1
 inline IVec xor_bytes(IVec v, int mask) { return _mm256_xor_si256(v, _mm256_set1_epi8(static_cast<char>(mask))); }
 inline IVec xor_bits(IVec a, IVec b) { return _mm256_xor_si256(a, b); }
 inline IVec or_bits(IVec a, IVec b) { return _mm256_or_si256(a, b); }
+inline IVec or_masked(IVec a, IVec b, int mask) { return or_bits(a, and_bytes(b, mask)); }  // a | (b & mask)
 template <int N>
 inline IVec shift_right16(IVec v) {
   return _mm256_srli_epi16(v, N);

@@ -72,6 +72,9 @@ inline Vec upper_halves(IVec v) { return _mm512_castsi512_ps(_mm512_and_si512(v,
 inline IVec and_bytes(IVec v, int mask) { return _mm512_and_si512(v, _mm512_set1_epi8(static_cast<char>(mask))); }
 inline IVec xor_bytes(IVec v, int mask) { return _mm512_xor_si512(v, _mm512_set1_epi8(static_cast<char>(mask))); }
 inline IVec xor_bits(IVec a, IVec b) { return _mm512_xor_si512(a, b); }
+inline IVec or_masked(IVec a, IVec b, int mask) {  // a | (b & mask), bytes
+  return _mm512_ternarylogic_epi32(a, b, _mm512_set1_epi8(static_cast<char>(mask)), 0xf8);
+}
 inline IVec or_bits(IVec a, IVec b) { return _mm512_or_si512(a, b); }
 template <int N>
 inline IVec shift_right16(IVec v) {

@@ -84,7 +84,7 @@ inline void int8_panel(const unsigned char* panel, long cols, const Int8Row* x, 
           const unsigned char* at = block + in_block * kSubBytes + kPrefetchBytes;
           if (at >= end) at = next + (at - end);
 #pragma GCC unroll 8
-          for (int i = h; i * 64 < kSubBytes + 63; i += kHalves) prefetch<kAhead>(at + i * 64);
+          for (int i = h; i * 64 < kSubBytes; i += kHalves) prefetch<kAhead>(at + i * 64);
         }
         IVec w[F::kColumns / 4];
         F::codes(block, in_block, h, w);
@@ -140,7 +140,7 @@ inline void int8_scaled_panel(const unsigned char* panel, long cols, const Int8R
           const unsigned char* at = block + (first + s) * kSubBytes + kPrefetchBytes;
           if (at >= end) at = next + (at - end);
 #pragma GCC unroll 8
-          for (int i = h; i * 64 < kSubBytes + 63; i += kHalves) prefetch<kAhead>(at + i * 64);
+          for (int i = h; i * 64 < kSubBytes; i += kHalves) prefetch<kAhead>(at + i * 64);
         }
         IVec w[F::kColumns / 4];
         F::codes(block, first + s, h, w);

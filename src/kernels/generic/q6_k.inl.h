@@ -7,10 +7,10 @@ struct Int8Q6_K {
     const unsigned char* sub_block = block + 208 * s;
     nibble_codes(sub_block, h, w);
     const IVec upper = load_bytes(sub_block + 128 + 4 * kLanes * h);
-    w[0] = or_bits(w[0], and_bytes(shift_left16<4>(upper), 0x30));
-    w[1] = or_bits(w[1], and_bytes(shift_left16<2>(upper), 0x30));
-    w[2] = or_bits(w[2], and_bytes(upper, 0x30));
-    w[3] = or_bits(w[3], and_bytes(shift_right16<2>(upper), 0x30));
+    w[0] = or_masked(w[0], shift_left16<4>(upper), 0x30);
+    w[1] = or_masked(w[1], shift_left16<2>(upper), 0x30);
+    w[2] = or_masked(w[2], upper, 0x30);
+    w[3] = or_masked(w[3], shift_right16<2>(upper), 0x30);
   }
   static IVec scales(const unsigned char* block, int s, int h) {
     return factors_of(widen_s8(block + 208 * s + 192 + kLanes * h));
