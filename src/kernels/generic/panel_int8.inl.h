@@ -211,7 +211,7 @@ void product_int8(const PanelProduct& p) {
         float* out[kPassRows];
         for (int i = 0; i < take; ++i) out[i] = p.y[chunk + m + i] + 16 * (n - p.begin);
         kRows.of[static_cast<int>(ahead)][take - 1](weights + n * panel_bytes, cols, rows + m, end, next, out, outputs,
-                                                 set1(p.w->scale[n & 1]));
+                                                    set1(p.w->scale[n & 1]));
         m += take;
       }
     }
