@@ -344,7 +344,9 @@ EngineLoop::EngineLoop(std::unique_ptr<Engine> engine, const LoopLimits& limits)
   impl_->publish();
 }
 
-EngineLoop::~EngineLoop() {
+EngineLoop::~EngineLoop() { stop(); }
+
+void EngineLoop::stop() {
   {
     const std::lock_guard lock(impl_->mutex);
     impl_->stop = true;
@@ -354,7 +356,7 @@ EngineLoop::~EngineLoop() {
   if (impl_->thread.joinable()) {
     impl_->thread.join();
   } else {
-    impl_->lose_everything("draining");  // was never started
+    impl_->lose_everything("draining");  // never started, or stopped before
   }
 }
 

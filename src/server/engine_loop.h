@@ -87,6 +87,8 @@ class EngineLoop {
   // No new requests from now on (503 draining). Open ones go on until `deadline`, then end with on_lost("draining").
   void drain(std::chrono::steady_clock::time_point deadline);
   bool drained() const;  // nothing is open any more, after drain()
+  // Ends the thread after its step; what is open is lost ("draining"). Calls from outside are refused from then on.
+  void stop();
 
  private:
   struct Impl;

@@ -21,7 +21,13 @@ enum class LogFormat { kText, kJson };
 
 class Log {
  public:
-  using Field = std::pair<std::string_view, json::value>;
+  struct Field {
+    Field(std::string_view k, json::value v) : key(k), value(std::move(v)) {}
+    Field(std::string_view k, const char* v) : key(k), value(v) {}
+    Field(std::string_view k, const std::string& v) : key(k), value(json::string_view(v.data(), v.size())) {}
+    std::string_view key;
+    json::value value;
+  };
   using Write = std::function<void(std::string_view line)>;  // with its newline; for tests
 
   Log(LogLevel least, LogFormat format, Write write = {});  // default: standard error

@@ -21,6 +21,13 @@ struct MemorySizes {
   double read_gbps = 0;         // as probed at start; 0 = not
 };
 
+// Since the start, for /server_info.
+struct RoutingTotals {
+  RoutingCounters decode, all;  // steps without prompt rows, all steps
+  int64_t decode_steps = 0, steps = 0;
+  double decode_seconds = 0;  // of the forward passes of decode_steps
+};
+
 class Metrics {
  public:
   explicit Metrics(std::string model_name);
@@ -39,8 +46,7 @@ class Metrics {
 
   // The whole text; `state` for the gauges.
   std::string render(const LoopState& state) const;
-  // totals for /server_info and responses of expert statistics
-  RoutingCounters routing() const;
+  RoutingTotals routing() const;
 
  private:
   struct Impl;

@@ -6,7 +6,9 @@
 
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/co_spawn.hpp>
 #include <boost/asio/thread_pool.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -83,6 +85,9 @@ class Service {
   LoadProgress load_progress() const;
   void ready(std::unique_ptr<Served> served);  // connects metrics and log with the loop and starts it
   void drain();                                // SIGTERM: refuse new work, let open streams end until the deadline
+  // Ends the engine and the worker threads; every open request is told. To be called while the executors of its
+  // handlers still exist, that is, before the HttpServer is destroyed.
+  void stop();
   void died(const std::string& why);
   void on_death(std::function<void()> callback);  // after died(), on the engine thread; before ready()
 
@@ -102,12 +107,18 @@ class Service {
 
   // 404 model_not_found unless `model` is absent, empty, or served.
   void check_model(const std::optional<std::string>& model) const;
+  [[noreturn]] void refuse_model(const std::string& model) const;
+  int64_t started() const { return started_; }  // seconds since 1970
 
   // While the returned guard lives, POST /abort_request of the same tenant that names `rid` (what the client called its
   // request, or the id that we answered with) cancels `id`. Every generating endpoint takes one per engine request.
   [[nodiscard]] std::shared_ptr<void> abortable(const Caller& caller, const std::string& rid, RequestId id);
   // Cancels what is named so; how many that were. Empty `rid`: all of the tenant, or everybody's for the admin.
   int abort(const Caller& caller, const std::string& rid);
+
+  // Slots of each expert that rows used since POST /start_expert_distribution_record, [MoE layers, E]. Only for the
+  // engine thread (EngineLoop::between_steps).
+  std::vector<std::vector<int64_t>>& expert_counts();
 
   // Runs `work` on the worker threads (tokenising, templates: nothing slow on an I/O thread) and comes back to the
   // caller's executor. Exceptions come through.
@@ -116,6 +127,7 @@ class Service {
 
  private:
   const ServiceOptions options_;
+  const int64_t started_;
   Log& log_;
   Metrics metrics_;
   std::atomic<ServiceState> state_{ServiceState::kLoading};
