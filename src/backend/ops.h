@@ -107,6 +107,9 @@ class Ops {
   // Reads every byte of the views once and returns the seconds it took: the memory floor of this run.
   virtual double read_seconds(std::span<const std::byte> bytes) = 0;
 
+  // Seconds since the start that the calling thread waited for the others at the ends of operations.
+  virtual double waited_seconds() const = 0;
+
   virtual int threads() const = 0;
   virtual const char* isa() const = 0;
 };

@@ -173,6 +173,7 @@ struct ThreadPool::Impl {
   alignas(kLine) ParkingLot caller;  // run(), waiting for the last reports
 
   alignas(kLine) std::chrono::microseconds spin{0};
+  std::chrono::steady_clock::duration waited{0};  // by run()
   std::vector<std::thread> threads;
   std::optional<CallerPin> caller_pin;
 
@@ -236,6 +237,8 @@ ThreadPool::ThreadPool(int threads, const PoolOptions& options) : impl_(std::mak
 
 ThreadPool::~ThreadPool() { impl_->join(); }
 
+double ThreadPool::waited_seconds() const { return std::chrono::duration<double>(impl_->waited).count(); }
+
 int ThreadPool::size() const { return static_cast<int>(impl_->threads.size()) + 1; }
 
 void ThreadPool::run(int tasks, TaskRef task) {
@@ -253,7 +256,10 @@ void ThreadPool::run(int tasks, TaskRef task) {
   impl.idle.wake(tasks - 1);  // more could only look on
   const uint32_t others = count - impl.drain(0);
   const auto complete = [&] { return impl.reported.load(std::memory_order_seq_cst) - before == others; };
+  if (complete()) return;
+  const auto start = std::chrono::steady_clock::now();
   wait_until(complete, [] { return 0u; }, impl.spin, impl.caller);
+  impl.waited += std::chrono::steady_clock::now() - start;
 }
 
 namespace {

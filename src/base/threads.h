@@ -57,6 +57,9 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const;
+  // Seconds, since the pool was made, that run() waited for other threads after it had no task left itself: what
+  // unequal tasks and the meeting at the end cost. To be called between jobs.
+  double waited_seconds() const;
   // Runs task(i, worker) for i in [0, tasks), worker in [0, size()); returns when all are done. Tasks are handed out in
   // ascending order: those of one worker ascend, and task i is taken only after every lower one was. One caller at a
   // time; tasks must not throw and must not call run(). Allocates nothing.

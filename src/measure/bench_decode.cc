@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/time.h"
+#include "engine/sampler.h"
 #include "model/kv_cache.h"
 #include "routing/policy.h"
 
@@ -27,6 +28,7 @@ struct RowState {
   RowTimes times;
   RoutingCounters routing;
   StepTimes phases;
+  double sampling_s = 0;
   int64_t steps = 0;
   std::vector<double> read_gbps;  // by repeat
 };
@@ -61,6 +63,16 @@ class Sequences {
     return seconds;
   }
 
+  // Seconds that a greedy token of every row of the last step takes.
+  double sample() {
+    const double start = now_seconds();
+    for (int i = 0; i < logits_.rows; ++i) {
+      const std::span<const float> row(logits_.row(i), static_cast<size_t>(logits_.cols));
+      CARPOOL_CHECK(sampler_.pick(row, greedy_, 0) < logits_.cols);
+    }
+    return now_seconds() - start;
+  }
+
   // Decode step `t`: one fresh token of every sequence.
   double decode(int t, const Policy& policy, RoutingCounters& routing) {
     for (size_t b = 0; b < blocks_.size(); ++b) {
@@ -72,7 +84,7 @@ class Sequences {
  private:
   double forward(const Policy& policy, RoutingCounters& routing) {
     const double start = now_seconds();
-    model_.forward(rows_, kv_, policy, {.routing = &routing});
+    logits_ = model_.forward(rows_, kv_, policy, {.routing = &routing});
     const double seconds = now_seconds() - start;
     rows_.clear();
     return seconds;
@@ -84,6 +96,9 @@ class Sequences {
   std::vector<std::vector<int>> blocks_;
   std::vector<TokenStream> streams_;
   Rows rows_;
+  Matrix logits_{};
+  Sampler sampler_;
+  const SamplingParams greedy_{};
 };
 
 void run_row(Model& model, KvCache& kv, const DecodeOptions& options, int repeat, RowState& row) {
@@ -95,6 +110,7 @@ void run_row(Model& model, KvCache& kv, const DecodeOptions& options, int repeat
     const double seconds = sequences.decode(t, *row.policy, row.routing);
     row.times.add_step(seconds);
     total += seconds;
+    row.sampling_s += sequences.sample();
     ++row.steps;
   }
   model.time_steps(nullptr);
@@ -108,8 +124,8 @@ double attended_positions(const DecodeOptions& options, int batch) {
 }
 
 StepTimes per_step(const StepTimes& t, double steps) {
-  return {t.attention / steps, t.projections / steps, t.routing / steps,
-          t.experts / steps,   t.head / steps,        t.other / steps};
+  return {t.attention / steps, t.projections / steps, t.routing / steps, t.experts / steps,
+          t.head / steps,      t.other / steps,       t.waiting / steps};
 }
 
 DecodeRow finish_row(const Model& model, const DecodeOptions& options, const RowState& state, const RowState& first) {
@@ -140,6 +156,7 @@ DecodeRow finish_row(const Model& model, const DecodeOptions& options, const Row
   row.read_gbps = median_with_extremes(state.read_gbps);
   row.floor_share = paired_floor_share(row.bytes(), state.read_gbps, state.times.repeat_ms());
   row.times = per_step(state.phases, static_cast<double>(state.steps));
+  row.sampling_s = state.sampling_s / static_cast<double>(state.steps);
   return row;
 }
 

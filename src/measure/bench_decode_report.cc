@@ -51,14 +51,17 @@ Table step_table(const std::vector<DecodeRow>& rows, int repeats) {
 
 // Empty unless the model timed its phases.
 Table phase_table(const std::vector<DecodeRow>& rows) {
-  Table table{"Where a decode step's time goes, mean ms; routing = router, scores, policy and counters",
-              {"policy", "B", "attention", "projections", "routing", "experts", "head", "other", "sum"},
-              {}};
+  Table table{
+      "Where a decode step's time goes, mean ms; routing = router, scores, policy and counters; waiting = the part of "
+      "the sum in which one thread waited for another; sampling (greedy) follows the step",
+      {"policy", "B", "attention", "projections", "routing", "experts", "head", "other", "sum", "waiting", "sampling"},
+      {}};
   for (const DecodeRow& row : rows) {
     const StepTimes& t = row.times;
     if (!(t.sum() > 0)) continue;
     std::vector<std::string> cells = {row.policy, std::to_string(row.batch)};
-    for (const double s : {t.attention, t.projections, t.routing, t.experts, t.head, t.other, t.sum()}) {
+    for (const double s :
+         {t.attention, t.projections, t.routing, t.experts, t.head, t.other, t.sum(), t.waiting, row.sampling_s}) {
       cells.push_back(number_text(s * 1e3, 3));
     }
     table.rows.push_back(std::move(cells));
@@ -145,6 +148,8 @@ json::object row_json(const DecodeRow& row) {
     out["phase_ms"] = json::object{{"attention", t.attention * 1e3}, {"projections", t.projections * 1e3},
                                    {"routing", t.routing * 1e3},     {"experts", t.experts * 1e3},
                                    {"head", t.head * 1e3},           {"other", t.other * 1e3}};
+    put_number(out, "waiting_ms", t.waiting * 1e3);
+    put_number(out, "sampling_ms", row.sampling_s * 1e3);
   }
   return out;
 }

@@ -15,6 +15,7 @@ Matrix Model::forward(const Rows& rows, KvCache& kv, const Policy& policy, const
   reserve(rows_, wanted);
   record.start(rows_, config_);
   lap_started_ = times_ ? now_seconds() : 0;
+  const double waited = ops_->waited_seconds();
   ops_->embed(weights_.embed, rows.tokens, view(x_, config_.width));
   lap(&StepTimes::other);
   for (int l = 0, m = 0; l < config_.layers; ++l) {
@@ -36,6 +37,7 @@ Matrix Model::forward(const Rows& rows, KvCache& kv, const Policy& policy, const
   const Product head{&weights_.head, logits};
   ops_->matmul(last, {&head, 1});
   lap(&StepTimes::head);
+  if (times_) times_->waiting += ops_->waited_seconds() - waited;
   return logits;
 }
 

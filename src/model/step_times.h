@@ -13,6 +13,8 @@ struct StepTimes {
   double experts = 0;      // routed experts
   double head = 0;         // last norm and logits
   double other = 0;        // embedding, norms, residual sums
+  // Not a phase: the part of all of them in which the calling thread waited for the others to finish.
+  double waiting = 0;
 
   double sum() const { return attention + projections + routing + experts + head + other; }
   void add(const StepTimes& t) {
@@ -22,6 +24,7 @@ struct StepTimes {
     experts += t.experts;
     head += t.head;
     other += t.other;
+    waiting += t.waiting;
   }
 };
 

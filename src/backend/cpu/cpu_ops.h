@@ -33,6 +33,7 @@ class CpuOps final : public Ops {
   void dense_mlp(Matrix x, const PanelView& gate_up, const PanelView& down, Matrix out) override;
   void parallel(int tasks, TaskRef task) override { pool_.run(tasks, task); }
   double read_seconds(std::span<const std::byte> bytes) override;
+  double waited_seconds() const override { return pool_.waited_seconds(); }
   int threads() const override { return pool_.size(); }
   const char* isa() const override { return kernels_.name; }
 
