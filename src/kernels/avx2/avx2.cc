@@ -154,6 +154,7 @@ inline IVec dot_unsigned(const IVec (&w)[N], const signed char* x) {
 
 // Rows of one pass over a panel.
 constexpr int kPassRows = 4;
+constexpr int kFloatRows = 3;  // of float rows, which have four sums each
 
 // Adds to sums[m], per lane, the sum of code * x over the 4 N columns from `at` of row m.
 template <int kMax, int M, class Row, int N>

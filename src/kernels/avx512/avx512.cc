@@ -22,6 +22,7 @@ inline Vec load_partial(const float* p, int count) { return _mm512_maskz_loadu_p
 inline void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
 inline void store_partial(float* p, int count, Vec v) { _mm512_mask_storeu_ps(p, first(count), v); }
 inline Vec load_unaligned(const unsigned char* p) { return _mm512_loadu_ps(p); }
+// Both into the second-level cache: measured, more lines can be on their way there than to the first.
 inline void prefetch(const unsigned char* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 inline void prefetch_once(const unsigned char* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 
@@ -123,6 +124,7 @@ inline IVec broadcast_word(const signed char* x) {
 
 // Rows of one pass over a panel: their sums, and as many running parts, fit in 32 registers.
 constexpr int kPassRows = 8;
+constexpr int kFloatRows = 6;  // of float rows, which have four sums each
 
 // Adds to sums[m], per lane, the sum of code * x over the 4 N columns from `at` of row m; codes unsigned. Exact: the
 // instruction sums in 32 bits. Neighbouring instructions belong to different rows, so none waits for the one before.

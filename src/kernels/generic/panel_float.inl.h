@@ -13,7 +13,7 @@ inline void float_step(const Vec* w, int n, const float* const* x, long k, Vec (
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     if (i >= n) break;
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int m = 0; m < M; ++m) acc[m][i] = fma(set1(x[m][k + i]), w[i], acc[m][i]);
   }
 }
@@ -26,7 +26,7 @@ inline void float_panel(const unsigned char* panel, long cols, const float* cons
 #pragma GCC unroll 2
   for (int h = 0; h < kHalves; ++h) {
     Vec acc[M][4];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) acc[m][i] = zero();
@@ -57,7 +57,7 @@ inline void float_panel(const unsigned char* panel, long cols, const float* cons
       }
       float_step<M>(w, static_cast<int>(cols - k), x, k, acc);
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
       store_outputs(out[m], outputs, h, mul(add(add(acc[m][0], acc[m][1]), add(acc[m][2], acc[m][3])), scale));
     }
@@ -68,8 +68,12 @@ template <class F>
 void product_float(const PanelProduct& p) {
   using Rows = void (*)(const unsigned char*, long, const float* const*, const unsigned char*, const unsigned char*,
                         float* const*, int, Vec);
-  static constexpr Rows kRows[2][3] = {{float_panel<F, 1, false>, float_panel<F, 2, false>, float_panel<F, 3, false>},
-                                       {float_panel<F, 1, true>, float_panel<F, 2, true>, float_panel<F, 3, true>}};
+  static constexpr auto kRows = []<int... m>(Numbers<m...>) {
+    struct {
+      Rows of[2][kFloatRows];
+    } rows = {{{float_panel<F, m + 1, false>...}, {float_panel<F, m + 1, true>...}}};
+    return rows;
+  }(FirstNumbers<kFloatRows>{});
   const long cols = p.w->cols, panel_bytes = (cols + F::kColumns - 1) / F::kColumns * F::kBytes;
   const auto* weights = reinterpret_cast<const unsigned char*>(p.w->data);
   const unsigned char* end = weights + p.end * panel_bytes;
@@ -78,15 +82,15 @@ void product_float(const PanelProduct& p) {
     const long left = p.w->rows - 16 * n;
     const int outputs = left < 16 ? static_cast<int>(left) : 16;
     for (int m = 0; m < p.rows;) {
-      const int blocks_left = (p.rows - m + 2) / 3;
-      const int take = (p.rows - m + blocks_left - 1) / blocks_left;
-      const float* x[3];
-      float* out[3];
+      const int passes_left = (p.rows - m + kFloatRows - 1) / kFloatRows;
+      const int take = (p.rows - m + passes_left - 1) / passes_left;
+      const float* x[kFloatRows];
+      float* out[kFloatRows];
       for (int i = 0; i < take; ++i) {
         x[i] = static_cast<const float*>(p.x[m + i]);
         out[i] = p.y[m + i] + 16 * (n - p.begin);
       }
-      kRows[m == 0][take - 1](weights + n * panel_bytes, cols, x, end, next, out, outputs, set1(p.w->scale[n & 1]));
+      kRows.of[m == 0][take - 1](weights + n * panel_bytes, cols, x, end, next, out, outputs, set1(p.w->scale[n & 1]));
       m += take;
     }
   }

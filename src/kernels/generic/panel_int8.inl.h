@@ -32,18 +32,6 @@ struct Int8Row {
   const float* scales;
 };
 
-// 0, 1, ... as template arguments; the standard's sequence is not used for the reason avx512.cc gives.
-template <int...>
-struct Numbers {};
-template <int N, int... m>
-struct FirstNumbersOf : FirstNumbersOf<N - 1, N - 1, m...> {};
-template <int... m>
-struct FirstNumbersOf<0, m...> {
-  using Type = Numbers<m...>;
-};
-template <int N>
-using FirstNumbers = typename FirstNumbersOf<N>::Type;
-
 inline int load_int(const void* p) {
   int value;
   __builtin_memcpy(&value, p, 4);

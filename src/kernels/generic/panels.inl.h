@@ -3,6 +3,18 @@
 // Included inside the anonymous namespace of an instruction set's .cc file, after its vector vocabulary. A new format
 // is one more #include here, beside its line in formats.def. Panel layouts: tensor/panels.h.
 
+// 0, 1, ... as template arguments; the standard's sequence is not used for the reason avx512.cc gives.
+template <int...>
+struct Numbers {};
+template <int N, int... m>
+struct FirstNumbersOf : FirstNumbersOf<N - 1, N - 1, m...> {};
+template <int... m>
+struct FirstNumbersOf<0, m...> {
+  using Type = Numbers<m...>;
+};
+template <int N>
+using FirstNumbers = typename FirstNumbersOf<N>::Type;
+
 // Group g of a run of nibble pairs: columns 4 g..4 g + 3, the low nibbles of pair g / 2 for even g, else the high ones.
 inline IVec nibbles(const unsigned char* block, int g, int h) {
   const IVec pair = load_bytes(block + 64 * (g / 2) + 4 * kLanes * h);
