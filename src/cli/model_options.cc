@@ -213,7 +213,7 @@ TextParts text_of_directory(const std::string& directory) {
 
 }  // namespace
 
-LoadedModel load_model(const ModelOptions& options) {
+LoadedModel load_model(const ModelOptions& options, const LoadObserver& observer) {
   std::error_code ignored;  // a name that cannot be followed is no directory either
   const bool gguf = is_gguf_path(options.model);
   if (!gguf && !std::filesystem::is_directory(options.model, ignored)) {
@@ -223,7 +223,10 @@ LoadedModel load_model(const ModelOptions& options) {
   if (gguf) text = text_of_gguf(options.model);  // a file without a tokenizer is refused before it is read
   Progress progress(options.quiet);
   LoadOptions load = options.load_options();
-  load.progress = [&](double share) { progress.show("loading", share); };
+  load.progress = [&](double share) {
+    progress.show("loading", share);
+    if (observer) observer("loading", share);
+  };
   Model model = Model::load(options.model, load);
   if (!gguf) text = text_of_directory(options.model);
   if (text->tokenizer.vocab_size() > model.config().vocab) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,8 +54,10 @@ struct LoadedModel {
   TokenizerConfig tokenizer_config;
 };
 
-// Loads the model and its tokenizer, checks that they fit each other, and shows progress on a terminal.
-LoadedModel load_model(const ModelOptions& options);
+// Loads the model and its tokenizer, checks that they fit each other, and shows progress on a terminal, and to
+// `observer`.
+using LoadObserver = std::function<void(const std::string& stage, double share)>;
+LoadedModel load_model(const ModelOptions& options, const LoadObserver& observer = {});
 
 // The non-empty lines of a text file, without their line ends.
 std::vector<std::string> read_lines(const std::string& path);
