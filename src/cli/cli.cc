@@ -54,8 +54,10 @@ int run_cli(int argc, const char* const* argv) {
   app.get_formatter()->column_width(36);
   const Invocation invocation{{argv + 1, argv + argc}};
   add_run(app, invocation);
+  add_serve(app, invocation);
   add_ab(app, invocation);
   add_bench(app, invocation);
+  add_bench_serve(app, invocation);
   add_inspect(app, invocation);
   add_doctor(app, invocation);
   add_quantize(app);

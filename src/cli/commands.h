@@ -17,8 +17,10 @@ struct Invocation {
 };
 
 void add_run(CLI::App& app, const Invocation& invocation);
+void add_serve(CLI::App& app, const Invocation& invocation);
 void add_ab(CLI::App& app, const Invocation& invocation);
 void add_bench(CLI::App& app, const Invocation& invocation);
+void add_bench_serve(CLI::App& app, const Invocation& invocation);
 void add_inspect(CLI::App& app, const Invocation& invocation);
 void add_doctor(CLI::App& app, const Invocation& invocation);
 void add_quantize(CLI::App& app);
