@@ -43,12 +43,6 @@ json::object ApiError::body() const {
   return {{"error", std::move(error)}};
 }
 
-json::object ApiError::body_for(std::string_view path) const {
-  json::object out = body();
-  if (path.starts_with("/v1/messages")) out["type"] = "error";
-  return out;
-}
-
 ApiError bad_request(std::string code, const std::string& message, std::string param) {
   return ApiError(400, kInvalidRequest, std::move(code), message, std::move(param));
 }

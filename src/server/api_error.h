@@ -6,7 +6,6 @@
 
 #include <stdexcept>
 #include <string>
-#include <string_view>
 
 #include "base/json.h"
 #include "engine/request.h"
@@ -31,8 +30,6 @@ class ApiError : public std::runtime_error {
 
   // {"error":{"message","type","param","code"}}
   json::object body() const;
-  // The same as the route at `path` says it: those of Anthropic's API have "type":"error" beside it.
-  json::object body_for(std::string_view path) const;
 
  private:
   int status_;

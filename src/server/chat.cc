@@ -196,4 +196,15 @@ std::vector<Piece> render(const std::optional<ChatTemplate>& chat_template, cons
   }
 }
 
+Prompt encode_prompt(const Tokenizer& tokenizer, const std::vector<Piece>& pieces) {
+  Prompt prompt;
+  try {
+    prompt.ids = encode_chat(tokenizer, pieces);
+  } catch (const Error&) {  // its sentence may quote the text
+    throw invalid_value("messages", "messages cannot be encoded: the tokenizer's expression takes too long");
+  }
+  if (prompt.ids.empty()) throw invalid_value("messages", "messages have no tokens");
+  return prompt;
+}
+
 }  // namespace carpool

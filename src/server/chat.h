@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "server/prompt.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_config.h"
@@ -32,5 +33,7 @@ Chat read_anthropic_messages(const json::object& body);
 // ApiError 400 when there is no template, or when it refuses or fails on these messages.
 std::vector<Piece> render(const std::optional<ChatTemplate>& chat_template, const TokenizerConfig& config,
                           const Chat& chat);
+// The tokens of a rendered chat; ApiError 400 when there are none or it cannot be encoded.
+Prompt encode_prompt(const Tokenizer& tokenizer, const std::vector<Piece>& pieces);
 
 }  // namespace carpool

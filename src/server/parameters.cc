@@ -358,13 +358,18 @@ Generation read_native(const json::object& sampling_params, const std::string& p
   return g;
 }
 
-Generation read_messages(const json::object& body, const ModelConfig& config) {
+void refuse_message_extras(const json::object& body) {
   const Fields fields(body);
   fields.array("tools", kMaxTools);
   refuse(fields, kMessagesOnly);
   refuse(fields, kEverywhere);
   if (const std::optional<Fields> choice = fields.object("tool_choice")) refuse_unless(*choice, "type", "none");
   if (const std::optional<Fields> thinking = fields.object("thinking")) refuse_unless(*thinking, "type", "disabled");
+}
+
+Generation read_messages(const json::object& body, const ModelConfig& config) {
+  refuse_message_extras(body);
+  const Fields fields(body);
   Generation g;
   read_frame(fields, g);
   fields.required("max_tokens");

@@ -52,6 +52,8 @@ Generation read_chat(const json::object& body, const ModelConfig& config);      
 Generation read_native(const json::object& sampling_params, const std::string& path, const json::object& body,
                        const ModelConfig& config);                              // max_new_tokens 128
 Generation read_messages(const json::object& body, const ModelConfig& config);  // Anthropic; max_tokens required
+// Throws for what neither /v1/messages nor its count_tokens can do, such as tools.
+void refuse_message_extras(const json::object& body);
 
 // The default of max_tokens, cut to what a prompt of `prompt_tokens` leaves of the context and the KV pool. What was
 // asked for stays as it is: the engine refuses what cannot fit.

@@ -1,0 +1,240 @@
+#include "server/generation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <ctime>
+#include <deque>
+#include <exception>
+#include <utility>
+
+#include "base/checksum.h"
+#include "base/time.h"
+#include "server/subscription.h"
+
+namespace carpool {
+namespace {
+
+constexpr double kLong = 3600;  // seconds between looks at a request that nobody streams
+
+// All subscriptions of a job. Everything happens on the executor of its session, one thing at a time.
+class Streams : public std::enable_shared_from_this<Streams> {
+ public:
+  struct Part {
+    int choice = 0;
+    std::vector<Event> events;  // empty = a time-out
+  };
+
+  explicit Streams(asio::any_io_executor executor) : executor_(std::move(executor)), timer_(executor_) {}
+
+  void add(EngineLoop& loop, Request request) { all_.emplace_back(loop, executor_, std::move(request)); }
+  RequestId id(size_t i) const { return all_[i].id(); }
+  void cancel() {
+    for (Subscription& s : all_) s.cancel();
+  }
+
+  // The events of one choice, for those who do not care about the order among choices.
+  asio::awaitable<std::vector<Event>> next_of(int choice) { return all_[static_cast<size_t>(choice)].next(kLong); }
+
+  // Whatever comes first of all choices.
+  asio::awaitable<Part> next(double timeout_s) {
+    if (all_.size() == 1) {
+      Part part;
+      part.events = co_await all_[0].next(timeout_s);
+      co_return part;
+    }
+    if (!std::exchange(reading_, true)) {
+      for (size_t i = 0; i < all_.size(); ++i) {
+        asio::co_spawn(executor_, read(shared_from_this(), static_cast<int>(i)), asio::detached);
+      }
+    }
+    const auto wait = std::chrono::duration<double>(timeout_s);
+    const auto deadline =
+        std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(wait);
+    while (ready_.empty() && !failure_ && std::chrono::steady_clock::now() < deadline) {
+      timer_.expires_at(deadline);
+      boost::system::error_code ignored;
+      co_await timer_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+    }
+    if (failure_) std::rethrow_exception(failure_);
+    Part part;
+    if (ready_.empty()) co_return part;
+    part = std::move(ready_.front());
+    ready_.pop_front();
+    co_return part;
+  }
+
+ private:
+  // Carries the events of one choice to the common queue until its last.
+  static asio::awaitable<void> read(std::shared_ptr<Streams> self, int choice) {
+    try {
+      for (bool open = true; open;) {
+        Part part;
+        part.choice = choice;
+        part.events = co_await self->next_of(choice);
+        for (const Event& event : part.events) open = open && event.finish == FinishReason::kNone;
+        if (!part.events.empty()) self->ready_.push_back(std::move(part));
+        self->timer_.cancel();
+      }
+    } catch (...) {
+      self->failure_ = std::current_exception();
+      self->timer_.cancel();
+    }
+  }
+
+  asio::any_io_executor executor_;
+  asio::steady_timer timer_;
+  std::vector<Subscription> all_;
+  std::deque<Part> ready_;
+  std::exception_ptr failure_;
+  bool reading_ = false;
+};
+
+// Cancels what is still open when the handler ends, however it ends: readers then see their last events and end, too.
+struct CancelAtEnd {
+  std::shared_ptr<Streams> streams;
+  ~CancelAtEnd() { streams->cancel(); }
+};
+
+// The log learns how many tokens there were, also of answers that failed.
+struct CountAtEnd {
+  Call& call;
+  const Reply& reply;
+  ~CountAtEnd() {
+    call.completion_tokens = 0;
+    for (int i = 0; i < reply.choices(); ++i) call.completion_tokens += static_cast<int>(reply.choice(i).tokens.size());
+  }
+};
+
+// Changes with the build, the model's shape and the options, which may change what a seed gives.
+std::string fingerprint(const Service& service, const ModelConfig& config) {
+  const ServiceOptions& options = service.options();
+  const std::string facts =
+      fmt::format("{}|{}|{}|{}x{}x{}|{}|{}", options.version, options.served_model_name, config.family, config.vocab,
+                  config.width, config.layers, config.n_experts, json::serialize(options.server_args));
+  return fmt::format("cp_{:016x}", checksum64(facts));
+}
+
+asio::awaitable<void> write(Exchange& exchange, Chunks& chunks) {
+  for (const Chunk& chunk : chunks) co_await exchange.event(chunk.data, chunk.name);
+  chunks.clear();
+}
+
+asio::awaitable<void> stream(Call& call, Streams& streams, Reply& reply) {
+  const double silence = call.service.options().ping_s;
+  Headers headers;
+  headers.emplace_back("x-carpool-routing", call.routing);
+  co_await call.exchange.begin_events(std::move(headers));
+  Chunks chunks;
+  reply.start(chunks);
+  co_await write(call.exchange, chunks);
+  double last = now_seconds();
+  while (!reply.finished()) {
+    const Streams::Part part = co_await streams.next(silence);
+    reply.take(part.choice, part.events);
+    reply.flush(part.choice, chunks);
+    if (!chunks.empty()) {
+      co_await write(call.exchange, chunks);
+      last = now_seconds();
+    } else if (now_seconds() - last >= silence) {
+      co_await call.exchange.ping();
+      last = now_seconds();
+    }
+  }
+  reply.end(chunks);
+  co_await write(call.exchange, chunks);
+  co_await call.exchange.end_events();
+}
+
+asio::awaitable<void> respond(Call& call, Streams& streams, Reply& reply) {
+  for (int i = 0; i < reply.choices(); ++i) {
+    while (!reply.choice(i).finished()) {
+      const std::vector<Event> events = co_await streams.next_of(i);
+      reply.take(i, events);
+    }
+  }
+  Response response;
+  // Scores of long prompts take long to write down.
+  auto work = [&reply] { return json::serialize(reply.whole()); };
+  response.body = co_await call.service.offload(work);
+  response.headers.emplace_back("x-carpool-routing", call.routing);
+  co_await call.exchange.respond(std::move(response));
+}
+
+// Submits a request for every choice; those before the one that is refused end with `streams`.
+void submit_all(Call& call, const Job& job, EngineLoop& loop, Streams& streams) {
+  for (const Prompt& prompt : job.prompts) {
+    Request request = job.generation.request;
+    request.prompt = prompt.ids;
+    fit_max_tokens(static_cast<int>(prompt.ids.size()), loop.limits(), job.generation.max_tokens_given, request);
+    for (int i = 0; i < job.generation.n; ++i) {
+      Request copy = request;
+      copy.sampling.seed += static_cast<uint64_t>(i);
+      streams.add(loop, std::move(copy));
+    }
+    call.prompt_tokens = std::max(call.prompt_tokens, 0) + static_cast<int>(prompt.ids.size());
+  }
+}
+
+// While these live, the job can be aborted by each of its names.
+std::vector<std::shared_ptr<void>> name_all(Call& call, const Job& job, const Streams& streams, int choices) {
+  std::vector<std::shared_ptr<void>> guards;
+  const std::string& client_id = call.exchange.request().client_id;
+  for (int i = 0; i < choices; ++i) {
+    const RequestId id = streams.id(static_cast<size_t>(i));
+    guards.push_back(call.service.abortable(call.caller, job.id, id));
+    if (!client_id.empty()) guards.push_back(call.service.abortable(call.caller, client_id, id));
+    if (static_cast<size_t>(i) < job.names.size()) {
+      guards.push_back(call.service.abortable(call.caller, job.names[static_cast<size_t>(i)], id));
+    }
+  }
+  return guards;
+}
+
+Reply::Setup make_setup(Call& call, Job& job, const Served& served) {
+  ReplyHead head;
+  head.id = job.id;
+  head.model = call.service.options().served_model_name;
+  head.fingerprint = fingerprint(call.service, served.config);
+  head.created = std::time(nullptr);
+  head.received = call.exchange.request().received;
+  auto report = [&call](const RequestStats& stats) { return call.service.routing_report(call.routing, stats); };
+  return {std::move(head), served.tokenizer, job.generation, std::move(job.prompts), std::move(report)};
+}
+
+}  // namespace
+
+std::string answer_id(const Call& call, const char* prefix) {
+  return fmt::format("{}{}", prefix, call.exchange.request().request_id);
+}
+
+Served& served_for_work(Call& call) { return call.service.served(); }
+
+asio::awaitable<void> answer_job(Call& call, Job& job) {
+  Served& served = call.service.served();
+  call.routing = call.service.route(call.caller, job.generation.routing, job.generation.request);
+  const auto streams = std::make_shared<Streams>(call.exchange.executor());
+  submit_all(call, job, *served.loop, *streams);
+  const CancelAtEnd guard{streams};
+  call.exchange.on_gone([weak = std::weak_ptr(streams)] {
+    if (const auto alive = weak.lock()) alive->cancel();
+  });
+  const int choices = static_cast<int>(job.prompts.size()) * job.generation.n;
+  const auto names = name_all(call, job, *streams, choices);
+  const bool streamed = job.generation.stream;
+  Reply::Setup setup = make_setup(call, job, served);
+  const std::unique_ptr<Reply> reply = job.make_reply(std::move(setup));
+  const CountAtEnd count{call, *reply};
+  if (streamed) {
+    co_await stream(call, *streams, *reply);
+  } else {
+    co_await respond(call, *streams, *reply);
+  }
+}
+
+}  // namespace carpool
