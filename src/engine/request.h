@@ -26,7 +26,7 @@ struct SamplingParams {
   float repetition_penalty = 1;  // (0, 2]
   float presence_penalty = 0;    // [-2, 2]
   float frequency_penalty = 0;   // [-2, 2]
-  std::vector<std::pair<int, float>> logit_bias;  // token id, [-100, 100]
+  std::vector<std::pair<int, float>> logit_bias = {};  // token id, [-100, 100]
 };
 
 struct Request {

@@ -1,31 +1,54 @@
 // From logits to a token.
 //
-// Owns Sampler, which keeps the memory for sorting candidates. The draw for token n of a request is a function of
-// (seed, n) alone, so neither batch mates nor scheduling can change it. Order of the cuts: temperature, top-k,
-// top-p, min-p, as in transformers.
+// Owns Sampler, which keeps the memory for counting and sorting. The draw for token n of a request is a function of
+// (seed, n) alone, so neither batch mates nor scheduling can change it. On the logits first: penalties, bias, and what
+// must not be chosen yet (request.h); then the cuts, in the order of transformers: temperature, top-k, top-p, min-p.
+// What a request does not ask for costs nothing.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/request.h"
 
 namespace carpool {
 
+struct Draw {
+  int token = -1;                                 // -1 when no logit is finite or one is NaN or +Inf
+  std::shared_ptr<const TokenLogprobs> logprobs;  // of `token`, when the request asks and there is one
+};
+
 class Sampler {
  public:
-  // Returns the token, or -1 when no logit is finite or one is NaN or +Inf. `index` counts the request's own tokens.
-  int sample(std::span<const float> logits, const SamplingParams& params, int64_t index);
+  // Chooses the next token of `request` from the logits [V] that follow `tokens`: its prompt and what it generated so
+  // far, ids below V. `end_ids` are the model's end tokens. Logits are changed on the way and given back as they were.
+  // When min_tokens would leave no token to choose, it is ignored.
+  Draw sample(std::span<float> logits, const Request& request, std::span<const int> tokens,
+              std::span<const int> end_ids);
+  // The same without penalties, bias and min_tokens. `index` counts the request's own tokens.
+  int pick(std::span<const float> logits, const SamplingParams& params, int64_t index);
 
  private:
+  void change(std::span<float> logits, int id, float value);
+  void penalise(std::span<float> logits, const Request& request, std::span<const int> tokens);
+
   struct Candidate {
     float logit;
     int id;
   };
   std::vector<Candidate> candidates_;
   std::vector<double> mass_;
+  std::vector<int> counts_;                     // [V] zeros between calls: 1 + how often the request generated the id
+  std::vector<int> touched_;                    // ids whose count is not zero
+  std::vector<std::pair<int, float>> changed_;  // id and its logit before, in order
 };
+
+// The log-probability of `token` and of the `n` >= 0 best tokens (fewer where fewer have a finite logit); sums are
+// taken in float64. Token -1 when no logit is finite or one is NaN or +Inf. Thread-safe.
+TokenLogprobs score(std::span<const float> logits, int token, int n);
 
 // A number in [0, 1) that depends on (seed, index) only.
 double uniform_of(uint64_t seed, uint64_t index);

@@ -1,19 +1,28 @@
+// Holding back what a stop string may claim. See text_stream.h.
 #include "engine/text_stream.h"
 
 #include <algorithm>
 
 namespace carpool {
 
-TextStream::TextStream(const Tokenizer* tokenizer, std::vector<std::string> stops) : stops_(std::move(stops)) {
-  if (tokenizer) decoder_ = std::make_unique<StreamDecoder>(*tokenizer, /*skip_special=*/true);
+TextStream::TextStream(const Tokenizer* tokenizer, std::vector<std::string> stops, bool include_stop, bool skip_special)
+    : stops_(std::move(stops)), include_stop_(include_stop) {
+  if (tokenizer) decoder_ = std::make_unique<StreamDecoder>(*tokenizer, skip_special);
 }
 
 std::string TextStream::release() {
   size_t first = std::string::npos;
-  for (const std::string& stop : stops_) first = std::min(first, pending_.find(stop));
-  if (first != std::string::npos) {
+  const std::string* found = nullptr;
+  for (const std::string& stop : stops_) {
+    const size_t at = pending_.find(stop);
+    if (at == std::string::npos || at > first || (at == first && stop.size() >= found->size())) continue;
+    first = at;
+    found = &stop;
+  }
+  if (found) {
     stopped_ = true;
-    return pending_.substr(0, first);
+    matched_ = *found;
+    return pending_.substr(0, first + (include_stop_ ? found->size() : 0));
   }
   size_t held = 0;  // longest suffix that is a proper prefix of a stop string
   for (const std::string& stop : stops_) {

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "base/json.h"
+#include "text/dummy_tokenizer.h"
 
 namespace carpool {
 namespace {
@@ -121,6 +122,65 @@ TEST(TextStream, RandomTextsAgreeWithSearchingTheWholeText) {
     EXPECT_EQ(r.text, expected);
     EXPECT_EQ(r.stopped, stopped);
   }
+}
+
+TEST(TextStream, AnIncludedStopStringIsTheEndOfTheText) {
+  const Tokenizer tokenizer = bytes_tokenizer();
+  for (const std::vector<std::string>& tokens :
+       {std::vector<std::string>{"x", "stop", "z"}, {"xs", "t", "op", "z"}, {"x", "st", "op", "z"}}) {
+    TextStream stream(&tokenizer, {"stop"}, /*include_stop=*/true);
+    std::string text;
+    for (const std::string& token : tokens) text += stream.push(*tokenizer.token_id(token));
+    EXPECT_TRUE(stream.stopped());
+    EXPECT_EQ(text + stream.finish(), "xstop");
+    EXPECT_EQ(stream.matched(), "stop");
+  }
+}
+
+TEST(TextStream, TheMatchedStopStringBeginsFirstAndIsTheShortestOfThese) {
+  const Tokenizer tokenizer = bytes_tokenizer();
+  const auto matched = [&](const std::vector<std::string>& tokens, std::vector<std::string> stops) {
+    TextStream stream(&tokenizer, std::move(stops), true);
+    std::string text;
+    for (const std::string& token : tokens) text += stream.push(*tokenizer.token_id(token));
+    return std::pair(text, stream.matched());
+  };
+  using Pair = std::pair<std::string, std::string>;
+  EXPECT_EQ(matched({"abc"}, {"c", "bc"}), Pair("abc", "bc"));
+  EXPECT_EQ(matched({"abc"}, {"abc", "ab"}), Pair("ab", "ab"));
+  EXPECT_EQ(matched({"abc"}, {"ab", "abc"}), Pair("ab", "ab"));
+  EXPECT_EQ(matched({"ab", "x"}, {"c", "xs"}), Pair("ab", "")) << "x may yet begin xs";
+}
+
+TEST(TextStream, SpecialTokensHaveTextWhenTheyAreNotSkipped) {
+  const Tokenizer tokenizer = make_dummy_tokenizer(300);
+  const auto text_of = [&](std::vector<std::string> stops, bool skip_special) {
+    TextStream stream(&tokenizer, std::move(stops), false, skip_special);
+    std::string text;
+    for (const int id : {int{'a'}, kDummyEndToken, int{'b'}}) text += stream.push(id);
+    return text + stream.finish();
+  };
+  EXPECT_EQ(text_of({}, true), "ab");
+  EXPECT_EQ(text_of({}, false), "a<|end|>b");
+  EXPECT_EQ(text_of({"|end"}, false), "a<") << "their text is searched for stop strings";
+}
+
+TEST(TextStream, HalfACharacterBeforeAStopStringOrTheEndIsOneReplacementCharacter) {
+  const Tokenizer tokenizer = make_dummy_tokenizer(257);
+  const auto all = [&](const std::vector<int>& ids, std::vector<std::string> stops) {
+    TextStream stream(&tokenizer, std::move(stops));
+    std::string text;
+    for (const int id : ids) text += stream.push(id);
+    return text + stream.finish();
+  };
+  EXPECT_EQ(all({'a', 0xe2, 0x82, 'x', 'y'}, {"x"}), "a\xef\xbf\xbd");
+  EXPECT_EQ(all({'a', 0xe2, 0x82, 0xac, 'x'}, {"x"}), "a\xe2\x82\xac");
+  EXPECT_EQ(all({'a', 0xe2, 0x82}, {"x"}), "a\xef\xbf\xbd");
+  EXPECT_EQ(all({'a', 0xe2, 0x82, 0xac}, {"\xe2\x82\xac"}), "a") << "a stop string of one long character";
+  EXPECT_EQ(all({0xff, 'b'}, {}),
+            "\xef\xbf\xbd"
+            "b")
+      << "a byte that begins no character";
 }
 
 TEST(TextStream, WithoutATokenizerThereIsNoText) {

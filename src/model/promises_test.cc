@@ -198,6 +198,42 @@ TEST(Promises, ColdCopiesOfTheExpertsKeepEveryBit) {
   EXPECT_TRUE(model.weights().cold_storage.empty());
 }
 
+TEST(Promises, RowsAndExpertsAreRecordedAsTheStepIs) {
+  Model model = load("bf16_tied");
+  KvCache kv(model.config(), 64 * 16);
+  std::vector<Place> places;
+  Rows rows;
+  for (int n = 0; n < 12; ++n) places.emplace_back(kv, 1);
+  for (int n = 0; n < 12; ++n) {
+    rows.push(5 * n + 1, 0, places[static_cast<size_t>(n)].blocks.data(), {Phase::kDecode, n == 4, 0}, false);
+  }
+  rows.push(-1, -1, nullptr, {Phase::kPad, false, 0}, false);
+  RoutingCounters counters;
+  std::vector<RowRouting> row_routing(99, RowRouting{7, 7, {}});
+  std::vector<std::vector<int64_t>> experts;
+  const auto policy = make_policy("oea:k0=1,guard=off");
+  for (int i = 0; i < 2; ++i) model.forward(rows, kv, *policy, {&counters, &row_routing, &experts});
+  const int M = model.config().moe_layers();
+  ASSERT_EQ(row_routing.size(), 13u);
+  int64_t rerouted = 0, underfilled = 0, slots = 0;
+  for (const RowRouting& row : row_routing) {
+    rerouted += row.rerouted;
+    underfilled += row.underfilled;
+  }
+  EXPECT_EQ(2 * rerouted, counters.rerouted_tokens) << "rows of the last step, counters of both";
+  EXPECT_EQ(2 * underfilled, counters.underfilled_tokens);
+  EXPECT_GT(rerouted, 0);
+  EXPECT_EQ(row_routing[0].reasons[static_cast<size_t>(PlainReason::kApplied)], M);
+  EXPECT_EQ(row_routing[4].reasons[static_cast<size_t>(PlainReason::kIsolated)], M);
+  EXPECT_EQ(row_routing[12].reasons, RowRouting{}.reasons) << "a pad";
+  ASSERT_EQ(experts.size(), static_cast<size_t>(M));
+  for (const auto& layer : experts) {
+    EXPECT_EQ(layer.size(), static_cast<size_t>(model.config().n_experts));
+    for (const int64_t n : layer) slots += n;
+  }
+  EXPECT_EQ(slots, counters.slots);
+}
+
 TEST(Promises, CountersSayThatThePolicyRan) {
   Model model = load("bf16_tied");
   KvCache kv(model.config(), 64 * 16);
@@ -341,6 +377,8 @@ TEST(Promises, AStepAllocatesNothingAfterWarmUp) {
     Rows rows;
     for (int n = 0; n < 16; ++n) places.emplace_back(kv, 4);
     RoutingCounters counters;
+    std::vector<RowRouting> row_routing;
+    std::vector<std::vector<int64_t>> experts;
     const auto step = [&](int t, int rows_in_step) {
       rows.clear();
       for (int n = 0; n < rows_in_step; ++n) {
@@ -348,7 +386,7 @@ TEST(Promises, AStepAllocatesNothingAfterWarmUp) {
                   {Phase::kDecode, false, 0}, true);
       }
       const int64_t before = allocations;
-      model.forward(rows, kv, *policy, {.routing = &counters});
+      model.forward(rows, kv, *policy, {&counters, &row_routing, &experts});
       return allocations - before;
     };
     step(0, 16);
