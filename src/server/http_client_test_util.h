@@ -187,6 +187,12 @@ class RawClient {
   // Bytes that were received and not used.
   const std::string& buffered() const { return input_; }
 
+  // Whether something (or the end) came within so many milliseconds.
+  bool readable_within(int milliseconds) {
+    pollfd entry{socket_, POLLIN, 0};
+    return !input_.empty() || ::poll(&entry, 1, milliseconds) > 0;
+  }
+
   void half_close() { ::shutdown(socket_, SHUT_WR); }
   // Closes so that the server sees a reset.
   void close_abruptly() {

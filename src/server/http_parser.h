@@ -18,7 +18,9 @@ namespace carpool {
 struct HttpLimits {
   size_t body = size_t{8} << 20;
   size_t header_line = 8 << 10, header_total = 32 << 10, header_count = 100, target = 8 << 10;
-  size_t chunks = 65536;  // per body; and 64 bytes each on average after the first 100
+  size_t chunks = 65536;            // per body; and 64 bytes each on average after the first 100
+  size_t bodies = size_t{1} << 30;  // of all requests together, while they arrive and are answered
+  // A body must bring 1 KiB/s over any body_idle_s. Stalled: the client takes nothing of what is to be sent.
   double header_s = 10, body_idle_s = 30, write_stall_s = 30, keep_alive_s = 60;
   int connections = 2048;
   double give_way_s = 5;  // at the limit of connections the one that is idle for longest, and for so long, is closed

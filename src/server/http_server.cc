@@ -35,7 +35,7 @@ using tcp = asio::ip::tcp;
 
 constexpr int kBacklog = 4096;          // the most the kernel keeps by default (net.core.somaxconn)
 constexpr int kSendBuffer = 256 << 10;  // bytes that the kernel holds for a client that does not read
-constexpr std::chrono::milliseconds kAcceptPause{20};
+constexpr std::chrono::milliseconds kAcceptPause{20}, kRoomPause{100};
 constexpr std::chrono::seconds kAbortWait{10};
 
 asio::ip::address address_of(const std::string& host) {
@@ -88,6 +88,7 @@ struct HttpServer::Impl {
   std::condition_variable none_left;
   std::unordered_set<std::shared_ptr<Session>> sessions;  // guarded by `mutex`; refused ones, too
   std::atomic<int> open{0}, refusing{0};
+  Connection::Clock::time_point no_room_before{};  // used by accept_all() alone
 };
 
 HttpServer::Impl::Impl(const HttpOptions& options_given, Handler handler, HttpObserver observer)
@@ -176,7 +177,9 @@ void HttpServer::Impl::ended(const std::shared_ptr<Session>& session, bool refus
 
 // Closes the connection that has been idle for longest, so that idle ones cannot keep others out.
 bool HttpServer::Impl::make_room() {
-  const int64_t latest = (Connection::Clock::now() - seconds(options.limits.give_way_s)).time_since_epoch().count();
+  const Connection::Clock::time_point now = Connection::Clock::now();
+  if (now < no_room_before) return false;
+  const int64_t latest = (now - seconds(options.limits.give_way_s)).time_since_epoch().count();
   std::shared_ptr<Session> oldest;
   {
     const std::lock_guard lock(mutex);
@@ -188,7 +191,10 @@ bool HttpServer::Impl::make_room() {
       oldest = session;
     }
   }
-  if (!oldest) return false;
+  if (!oldest) {
+    no_room_before = now + kRoomPause;  // a flood of clients does not look through the list for each of them
+    return false;
+  }
   oldest->close_if_idle();
   return true;
 }

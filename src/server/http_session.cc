@@ -190,6 +190,26 @@ class SessionExchange : public Exchange {
 
 }  // namespace
 
+// What one request holds of the memory that all bodies may take.
+class Session::BodyShare {
+ public:
+  explicit BodyShare(SessionShared& shared) : shared_(shared) {}
+  ~BodyShare() { shared_.body_bytes -= held_; }
+  BodyShare(const BodyShare&) = delete;
+  BodyShare& operator=(const BodyShare&) = delete;
+
+  void grow_to(size_t bytes) {
+    const size_t more = bytes - held_;
+    held_ = bytes;
+    if ((shared_.body_bytes += more) > shared_.limits.bodies)
+      throw unavailable("overloaded", "the requests under way are too large together", 1);
+  }
+
+ private:
+  SessionShared& shared_;
+  size_t held_ = 0;
+};
+
 Session::Session(asio::ip::tcp::socket socket, SessionShared& shared)
     : connection_(std::make_shared<Connection>(std::move(socket), shared.limits.write_stall_s)), shared_(shared) {
   now_idle(true);
@@ -213,9 +233,10 @@ asio::awaitable<void> Session::run(const ApiError* refusal) {
 
 asio::awaitable<bool> Session::serve_one() {
   RequestParser parser(shared_.limits);
+  BodyShare share(shared_);
   std::optional<ApiError> error;
   try {
-    if (!co_await read_request(parser)) co_return false;
+    if (!co_await read_request(parser, share)) co_return false;
   } catch (const ApiError& e) {
     error = e;
   }
@@ -227,31 +248,34 @@ asio::awaitable<bool> Session::serve_one() {
 }
 
 // True when a request is there; false when the connection ends without one that could be answered.
-asio::awaitable<bool> Session::read_request(RequestParser& parser) {
+asio::awaitable<bool> Session::read_request(RequestParser& parser, BodyShare& share) {
   const HttpLimits& limits = shared_.limits;
+  const auto body_window = seconds(limits.body_idle_s);
+  const auto window_bytes = static_cast<size_t>(limits.body_idle_s * kMinBytesPerSecond);
   const Clock::time_point begin = Clock::now();
-  std::optional<Clock::time_point> head_begin, body_begin;
-  bool continued = false;
+  std::optional<Clock::time_point> head_begin, window_begin;
+  size_t window_start = 0;  // bytes of the body that were there when the window began
   now_idle(true);
   for (;;) {
     if (!connection_->input().empty()) connection_->consume(parser.feed(connection_->input()));
+    share.grow_to(parser.body_bytes());
     if (parser.complete()) break;
+    if (parser.started()) now_idle(false);
     const Clock::time_point now = Clock::now();
     Clock::time_point deadline = begin + seconds(first_ ? limits.header_s : limits.keep_alive_s);
-    if (parser.started()) {
-      now_idle(false);
+    if (parser.in_body()) {
+      if (!window_begin && parser.expects_continue() && parser.body_bytes() == 0)
+        connection_->write("HTTP/1.1 100 Continue\r\n\r\n");
+      if (!window_begin || parser.body_bytes() - window_start >= window_bytes) {
+        window_begin = now;
+        window_start = parser.body_bytes();
+      }
+      deadline = *window_begin + body_window;
+    } else if (parser.started()) {
       if (!head_begin) head_begin = first_ ? begin : now;
       deadline = *head_begin + seconds(limits.header_s);
     } else if (shared_.stopping) {
       co_return false;
-    }
-    if (parser.in_body()) {
-      if (!body_begin) body_begin = now;
-      const auto slowest = seconds(limits.body_idle_s + static_cast<double>(parser.body_bytes()) / kMinBytesPerSecond);
-      deadline = std::min(now + seconds(limits.body_idle_s), *body_begin + slowest);
-      if (parser.expects_continue() && !continued && parser.body_bytes() == 0)
-        connection_->write("HTTP/1.1 100 Continue\r\n\r\n");
-      continued = true;
     }
     if (connection_->ended()) co_return false;
     if (co_await connection_->more_input(deadline)) continue;

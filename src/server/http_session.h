@@ -22,6 +22,7 @@ struct SessionShared {
   HttpServer::Handler handler;
   HttpObserver observer;
   std::atomic<bool> stopping{false};  // sessions end after their response
+  std::atomic<size_t> body_bytes{0};  // of all requests that arrive or are answered
 
   std::string new_request_id();
   void refused(const ApiError& error) const;
@@ -50,7 +51,8 @@ class Session : public std::enable_shared_from_this<Session> {
 
  private:
   asio::awaitable<bool> serve_one();
-  asio::awaitable<bool> read_request(RequestParser& parser);
+  class BodyShare;
+  asio::awaitable<bool> read_request(RequestParser& parser, BodyShare& share);
   asio::awaitable<bool> handle(RequestParser& parser);
   asio::awaitable<void> refuse(ApiError error, bool head_only);
   asio::awaitable<void> linger();

@@ -1,0 +1,332 @@
+// How many clients a server takes, what it says to the others, and how it ends. Catalogue: O1 of the reliability
+// reference.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "server/api_error.h"
+#include "server/http_client_test_util.h"
+#include "server/http_server.h"
+
+namespace carpool {
+namespace {
+
+asio::awaitable<void> answer(Exchange& exchange) {
+  Response response;
+  response.body = "{}";
+  co_await exchange.respond(response);
+}
+
+HttpOptions on_any_port() {
+  HttpOptions options;
+  options.port = 0;
+  return options;
+}
+
+bool comes_true(const std::function<bool()>& condition) {
+  for (int i = 0; i < 30000; ++i) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+void expect_overloaded(RawClient& client) {
+  client.try_send(request_text("GET", "/"));
+  const RawResponse response = client.read_response();
+  EXPECT_EQ(response.status, 503);
+  EXPECT_EQ(response.header("retry-after"), "1");
+  EXPECT_EQ(response.header("connection"), "close");
+  EXPECT_EQ(parse_json(response.body, "response").at("error").at("code").as_string(), "overloaded");
+}
+
+// Waits without an end of its own.
+asio::awaitable<void> wait_for_ever(Exchange& exchange) {
+  asio::steady_timer timer(exchange.executor());
+  timer.expires_after(std::chrono::hours(1));
+  co_await timer.async_wait(asio::use_awaitable);
+}
+
+size_t open_descriptors() {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  return count;
+}
+
+TEST(HttpServerLife, RefusesAPortThatIsBusyAndAHostThatIsNone) {
+  HttpServer server(on_any_port(), answer);
+  HttpOptions options;
+  options.port = server.port();
+  try {
+    HttpServer second(options, answer);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUnavailable);
+    EXPECT_NE(std::string(error.what()).find(std::to_string(options.port)), std::string::npos);
+  }
+  options = on_any_port();
+  options.host = "no.such\nhost";
+  try {
+    HttpServer third(options, answer);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+  }
+  options.host = "localhost";
+  EXPECT_GT(HttpServer(options, answer).port(), 0);
+}
+
+TEST(HttpServerLife, TakesAPortAgainAtOnce) {
+  HttpOptions options = on_any_port();
+  for (int i = 0; i < 3; ++i) {
+    HttpServer server(options, answer);
+    server.start();
+    options.port = server.port();
+    RawClient client(server.port());
+    EXPECT_EQ(client.ask(request_text("GET", "/")).status, 200);
+  }
+}
+
+TEST(HttpServerLife, RefusesConnectionsOverTheLimitAndTakesOthersLater) {
+  HttpOptions options = on_any_port();
+  options.limits.connections = 4;
+  std::atomic<int> open{0}, refused{0};
+  HttpObserver observer;
+  observer.connections = [&](int delta) { open += delta; };
+  observer.refused = [&](int status, const char* code) {
+    refused += status == 503 && code == std::string("overloaded");
+  };
+  HttpServer server(options, answer, observer);
+  server.start();
+  {
+    std::vector<RawClient> clients;
+    for (int i = 0; i < 4; ++i) {
+      clients.emplace_back(server.port());
+      EXPECT_EQ(clients.back().ask(request_text("GET", "/")).status, 200);
+    }
+    EXPECT_EQ(server.connections(), 4);
+    EXPECT_EQ(open, 4);
+    std::vector<RawClient> others;  // more of them than may wait for their refusal to arrive
+    for (int i = 0; i < 20; ++i) others.emplace_back(server.port());
+    ASSERT_TRUE(comes_true([&] { return refused == 20; }));
+    for (size_t i = 0; i < 4; ++i) expect_overloaded(others[i]);
+    EXPECT_EQ(clients[0].ask(request_text("GET", "/")).status, 200);
+  }
+  EXPECT_TRUE(comes_true([&] { return server.connections() == 0 && open == 0; }));
+  RawClient client(server.port());
+  EXPECT_EQ(client.ask(request_text("GET", "/")).status, 200);
+}
+
+TEST(HttpServerLife, IdleConnectionsGiveWayWhenThereAreTooMany) {
+  HttpOptions options = on_any_port();
+  options.limits.connections = 2;
+  options.limits.give_way_s = 0;
+  std::atomic<bool> go{false}, busy{false};
+  HttpServer server(options, [&](Exchange& exchange) -> asio::awaitable<void> {
+    if (exchange.request().path == "/busy") {
+      busy = true;
+      asio::steady_timer timer(exchange.executor());
+      while (!go) {
+        timer.expires_after(std::chrono::milliseconds(1));
+        co_await timer.async_wait(asio::use_awaitable);
+      }
+    }
+    co_await answer(exchange);
+  });
+  server.start();
+  RawClient working(server.port()), idle(server.port());
+  working.send(request_text("GET", "/busy"));
+  ASSERT_TRUE(comes_true([&] { return busy.load(); }));
+  EXPECT_EQ(idle.ask(request_text("GET", "/")).status, 200);
+  ASSERT_TRUE(comes_true([&] { return server.connections() == 2; }));
+  RawClient next(server.port());
+  EXPECT_EQ(next.ask(request_text("GET", "/")).status, 200);
+  EXPECT_TRUE(idle.closed_by_server());
+  go = true;
+  EXPECT_EQ(working.read_response().status, 200);
+}
+
+TEST(HttpServerLife, AnswersAHundredClientsThatComeAtOnce) {
+  HttpOptions options = on_any_port();
+  HttpServer server(options, answer);
+  std::vector<RawClient> clients;
+  for (int i = 0; i < 100; ++i) {
+    clients.emplace_back(server.port());
+    clients.back().send(request_text("GET", "/"));
+  }
+  server.start();  // all of them wait by now
+  for (RawClient& client : clients) EXPECT_EQ(client.read_response().status, 200);
+}
+
+TEST(HttpServerLife, AnswersWhenThereAreNoDescriptorsLeft) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  HttpServer server(on_any_port(), answer);
+  server.start();
+  RawClient early(server.port());
+  EXPECT_EQ(early.ask(request_text("GET", "/")).status, 200);
+  rlimit few = before;
+  few.rlim_cur = 128;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<int> filler;
+  for (int fd = open("/dev/null", O_RDONLY); fd >= 0; fd = open("/dev/null", O_RDONLY)) filler.push_back(fd);
+  ASSERT_FALSE(filler.empty());
+  for (int i = 0; i < 3; ++i) {
+    close(filler.back());
+    {
+      RawClient client(server.port());  // with the last descriptor
+      const RawResponse response = client.read_response();
+      EXPECT_EQ(response.status, 503);
+      EXPECT_EQ(response.header("retry-after"), "1");
+    }
+    filler.back() = open("/dev/null", O_RDONLY);
+  }
+  EXPECT_EQ(early.ask(request_text("GET", "/")).status, 200);
+  for (const int fd : filler) close(fd);
+  RawClient late(server.port());
+  EXPECT_EQ(late.ask(request_text("GET", "/")).status, 200);
+  setrlimit(RLIMIT_NOFILE, &before);
+}
+
+TEST(HttpServerLife, RaisesTheDescriptorLimit) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit few = before;
+  few.rlim_cur = 128;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  EXPECT_EQ(raise_descriptor_limit(), before.rlim_max);
+  rlimit after{};
+  getrlimit(RLIMIT_NOFILE, &after);
+  EXPECT_EQ(after.rlim_cur, before.rlim_max);
+  setrlimit(RLIMIT_NOFILE, &before);
+}
+
+TEST(HttpServerLife, LeavesNoDescriptorsBehind) {
+  const size_t before = open_descriptors();
+  {
+    HttpServer server(on_any_port(), answer);
+    server.start();
+    for (int i = 0; i < 50; ++i) {
+      RawClient client(server.port());
+      if (i % 2 == 0) client.ask(request_text("GET", "/"));
+      if (i % 5 == 0) client.try_send("nonsense\r\n");
+      if (i % 3 == 0) client.close_abruptly();
+    }
+    EXPECT_TRUE(comes_true([&] { return server.connections() == 0; }));
+  }
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(HttpServerLife, StoppingClosesIdleConnectionsAndLetsBusyOnesFinish) {
+  std::atomic<bool> go{false}, busy{false};
+  HttpServer server(on_any_port(), [&](Exchange& exchange) -> asio::awaitable<void> {
+    if (exchange.request().path == "/busy") {
+      co_await exchange.begin_events({});
+      busy = true;
+      asio::steady_timer timer(exchange.executor());
+      while (!go) {
+        timer.expires_after(std::chrono::milliseconds(1));
+        co_await timer.async_wait(asio::use_awaitable);
+      }
+      co_await exchange.event("last");
+      co_await exchange.end_events();
+      co_return;
+    }
+    co_await answer(exchange);
+  });
+  server.start();
+  RawClient idle(server.port()), working(server.port());
+  EXPECT_EQ(idle.ask(request_text("GET", "/")).status, 200);
+  working.send(request_text("GET", "/busy"));
+  ASSERT_TRUE(comes_true([&] { return busy.load(); }));
+  server.stop_accepting();
+  EXPECT_TRUE(idle.closed_by_server());
+  EXPECT_TRUE(comes_true([&] {
+    try {
+      RawClient late(server.port());
+      return false;
+    } catch (const std::runtime_error&) {
+      return true;
+    }
+  }));
+  go = true;
+  working.read_head();
+  EXPECT_EQ(working.read_event()->data, "last");
+  EXPECT_FALSE(working.read_event());
+  EXPECT_TRUE(working.closed_by_server());
+  working.close();
+  EXPECT_TRUE(comes_true([&] { return server.connections() == 0; }));
+}
+
+TEST(HttpServerLife, EndsWithClientsInEveryState) {
+  for (int round = 0; round < 5; ++round) {
+    std::atomic<int> begun{0}, gone{0}, ended{0};
+    asio::thread_pool elsewhere(1);
+    struct Count {
+      std::atomic<int>& n;
+      ~Count() { ++n; }
+    };
+    const auto handler = [&](Exchange& exchange) -> asio::awaitable<void> {
+      const Count count{ended};
+      exchange.on_gone([&gone] { ++gone; });
+      ++begun;
+      const std::string& path = exchange.request().path;
+      if (path == "/wait") co_await wait_for_ever(exchange);
+      if (path == "/elsewhere") {
+        const auto work = []() -> asio::awaitable<int> {
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          co_return 1;
+        };
+        co_await asio::co_spawn(elsewhere, work, asio::use_awaitable);
+      }
+      if (path == "/stream") {
+        co_await exchange.begin_events({});
+        const std::string data(1000, 'x');
+        for (;;) co_await exchange.event(data);
+      }
+    };
+    std::optional<HttpServer> server(std::in_place, on_any_port(), handler);
+    server->start();
+    std::vector<RawClient> clients;
+    for (const char* path : {"/wait", "/elsewhere", "/stream", "/wait", "/stream"}) {
+      clients.emplace_back(server->port());
+      clients.back().send(request_text("POST", path, "{}"));
+    }
+    RawClient fresh(server->port()), partial(server->port()), malformed(server->port());
+    partial.send("POST / HTTP/1.1\r\n");
+    malformed.send("nonsense\r\n");
+    if (round > 0) {
+      ASSERT_TRUE(comes_true([&] { return begun == 5; }));
+    }
+    server.reset();
+    EXPECT_EQ(ended, begun);
+    EXPECT_LE(gone, begun);
+    if (round > 0) {
+      EXPECT_GE(gone, 4);  // the one elsewhere may have been answered before
+    }
+    EXPECT_TRUE(fresh.closed_by_server());
+  }
+}
+
+TEST(HttpServerLife, EndsWithoutHavingStarted) {
+  HttpServer server(on_any_port(), answer);
+  RawClient client(server.port());
+  EXPECT_GT(server.port(), 0);
+}
+
+}  // namespace
+}  // namespace carpool
