@@ -1,10 +1,16 @@
 // The engine: requests go in, steps are made, tokens come out.
 //
-// Owns the scheduler, the KV pool, the sampler and the routing counters. One thread owns an Engine and calls step().
-// Submission validates everything a user can set; step() does not throw. Read next: scheduler.h, model/language_model.h.
+// Owns the scheduler, the KV pool, the sampler, the policies and the routing counters. One thread owns an Engine and
+// calls step(). Submission validates everything a user can set; step() does not throw. What a request says is the same
+// whether its prefix was cached, it was preempted or its prompt was cut: as long as its rows are plain, to the bit.
+// Read next: scheduler.h, model/language_model.h.
 #pragma once
 
+#include <array>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +19,7 @@
 #include "engine/scheduler.h"
 #include "model/language_model.h"
 #include "routing/policy.h"
+#include "routing/policy_set.h"
 
 namespace carpool {
 
@@ -24,6 +31,7 @@ struct EngineOptions {
   double step_target_ms = 0;
   bool prefix_cache = false;  // keep computed blocks of prompts for requests of the same tenant
   bool preempt = false;       // admit before all blocks a request may need are free; the newest gives way when none are
+  std::function<double()> clock{};  // seconds, for step_target_ms and StepReport; empty = now_seconds
 };
 
 // What the last step did.
@@ -31,7 +39,8 @@ struct StepReport {
   std::vector<Event> events;
   std::vector<RequestId> admitted;  // for the first time, by this step
   int decode_rows = 0;
-  int prefill_rows = 0;
+  int prefill_rows = 0;     // what preempted requests compute once more included
+  int preempted = 0;        // requests that gave way
   double seconds = 0;       // of the forward pass
   RoutingCounters routing;  // of this step
 };
@@ -67,31 +76,47 @@ class Engine {
   void record_experts(std::vector<std::vector<int64_t>>* counts);
 
   const LanguageModel& model() const { return model_; }
-  int64_t preemptions() const;                                    // since the start
-  const std::array<int64_t, kPrefixReasons>& prefix_reasons() const;  // of admitted requests
-  int64_t prefix_queries() const;                                 // prompt tokens looked up in the prefix cache ...
-  int64_t prefix_hits() const;                                    // ... and found
-  int cached_kv_blocks() const;                                   // held by the prefix cache alone
+  int64_t preemptions() const { return scheduler_.preemptions(); }  // since the start
+  // Of requests whose first row ran. For the operator: kOtherTenant speaks of what other people's prompts are like, so
+  // RequestStats never says it.
+  const std::array<int64_t, kPrefixReasons>& prefix_reasons() const { return scheduler_.prefix_reasons(); }
+  int64_t prefix_queries() const { return scheduler_.prefix_queries(); }  // prompt tokens looked up in the cache ...
+  int64_t prefix_hits() const { return scheduler_.prefix_hits(); }        // ... and found
+  int cached_kv_blocks() const { return scheduler_.prefix_cache().unheld(); }  // held by the prefix cache alone
   int running() const { return scheduler_.running(); }
   int waiting() const { return scheduler_.waiting(); }
   int free_kv_blocks() const { return kv_.free_blocks(); }
   int total_kv_blocks() const { return kv_.total_blocks(); }
-  size_t kv_bytes() const { return kv_.bytes(); }  // of the whole pool
+  size_t kv_bytes() const { return kv_.bytes(); }            // of the whole pool
+  const Scheduler& scheduler() const { return scheduler_; }  // who runs, and with which blocks
 
  private:
-  void emit(Sequence& s, int token);
-  void finish(RequestId id, Event event);
+  const Policy& active() const;
+  void unite_policies();
+  // What a step brought, logit row by logit row.
+  void take(const Matrix& logits);
+  void account_decodes();
+  void score_prompt(Sequence& s, int position, std::span<const float> logits);
+  void emit(Sequence& s, std::span<float> logits);
+  static Event event_of(Sequence& s);
+  static Event last_event(Sequence& s, FinishReason reason);
+  static std::shared_ptr<const RequestStats> stats_of(Sequence& s);
+  void finish(Sequence& s, Event event);
 
   LanguageModel& model_;
   const Tokenizer* tokenizer_;
   std::vector<std::unique_ptr<Policy>> policies_;
-  RequestLimits limits_;
+  std::optional<PolicySet> set_;  // of all policies, when there are several
   KvCache kv_;
+  RequestLimits limits_;
   Scheduler scheduler_;
   Sampler sampler_;
+  std::function<double()> clock_;
   Batch batch_;
+  std::vector<RowRouting> row_routing_;  // [T] of the step
+  std::vector<std::vector<int64_t>>* expert_counts_ = nullptr;
   StepReport report_;
-  std::vector<Event> cancelled_;
+  std::vector<Event> pending_;  // last events of requests that ended between steps
   RoutingCounters total_, decode_;
   RequestId next_id_ = 1;
 };

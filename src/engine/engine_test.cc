@@ -118,7 +118,8 @@ TEST(Engine, GreedyTokensAreThoseOfTransformersForAllPromptsInOneBatch) {
 TEST(Engine, SampledTokensDependOnTheSeedAndNotOnTheBatch) {
   Model model = golden::load("bf16_tied");
   Request request = request_of(some_prompt(5, 6, 90), 40);
-  request.sampling = {1.0f, 0, 1.0f, 0.0f, 42};
+  request.sampling.temperature = 1;
+  request.sampling.seed = 42;
   const auto first = alone(model, request);
   EXPECT_EQ(alone(model, request), first);
   EXPECT_EQ(in_company(model, request, 9, {16, 7, 0}), first);
@@ -244,8 +245,8 @@ TEST(Engine, WhatCannotBeServedIsRefusedWithASentence) {
   refused("token id 99999", [](Request& r) { r.stop_ids = {99999}; });
   refused("max_tokens must be at least 1, got 0", [](Request& r) { r.max_tokens = 0; });
   refused("max_tokens must be at least 1, got -5", [](Request& r) { r.max_tokens = -5; });
-  refused("context is 256", [](Request& r) { r.max_tokens = 2147483647; });
-  refused("KV blocks, the pool has 4", [](Request& r) { r.max_tokens = 70; });
+  refused("context length is 256", [](Request& r) { r.max_tokens = 2147483647; });
+  refused("has 4 KV blocks", [](Request& r) { r.max_tokens = 70; });
   refused("temperature must be", [](Request& r) { r.sampling.temperature = -1; });
   refused("temperature must be", [](Request& r) { r.sampling.temperature = NAN; });
   refused("top_p must be", [](Request& r) { r.sampling.top_p = 0; });

@@ -1,63 +1,97 @@
 // Which rows run in the next step.
 //
-// Owns the sequences from admission to release and their KV blocks. Decode first: every running sequence that has
-// a token to extend gets its row; what is left of the chunk goes to prompts, oldest first. A sequence is
-// admitted only when all blocks it can ever need are free, so nothing that runs can get stuck. Does not compute.
+// Owns the sequences from admission to release and their KV blocks. Decode first: every running sequence that has a
+// token to extend gets its row; what is left of the chunk goes to prompts, oldest first. Without preemption a sequence
+// is admitted only when all blocks it can ever need are free, so nothing that runs can get stuck. With it, blocks are
+// taken as decoding goes, and when none is left the newest sequence gives way: it waits again, keeps its tokens and
+// computes them anew. The oldest always goes on, so all end. Does not compute. Read next: fair_queue.h, prefix_cache.h.
 #pragma once
 
-#include <deque>
+#include <array>
 #include <memory>
-#include <optional>
+#include <span>
 #include <vector>
 
-#include "engine/request.h"
-#include "engine/text_stream.h"
-#include "model/model.h"
+#include "engine/fair_queue.h"
+#include "engine/pacer.h"
+#include "engine/prefix_cache.h"
+#include "engine/sequence.h"
+#include "model/language_model.h"
 
 namespace carpool {
 
-// A request on its way through the engine.
-struct Sequence {
-  RequestId id = 0;
-  Request request;
-  std::vector<int> tokens;  // prompt, then what was generated
-  int computed = 0;         // positions whose keys and values are stored
-  std::vector<int> blocks;
-  TextStream text;
+struct SchedulerOptions {
+  int max_batch = 64;        // sequences that run at once
+  int chunk = 256;           // most prompt rows per step
+  int score_rows = 32;       // most rows per step whose logits only score a prompt
+  double step_target_s = 0;  // see pacer.h
+  bool prefix_cache = false;
+  bool preempt = false;
+};
 
-  int generated() const { return static_cast<int>(tokens.size() - request.prompt.size()); }
-  int most_positions() const { return static_cast<int>(request.prompt.size()) + request.max_tokens; }
+// Consecutive rows of one sequence.
+struct BatchPart {
+  Sequence* sequence = nullptr;
+  int first_row = 0, rows = 0;
+  Phase phase = Phase::kPrefill;
 };
 
 // The rows of a step and whose logits they bring.
 struct Batch {
   Rows rows;
-  std::vector<Sequence*> owners;  // of rows.logit_rows
+  std::vector<BatchPart> parts;     // of all rows, in order
+  std::vector<Sequence*> owners;    // of rows.logit_rows
+  std::vector<RequestId> admitted;  // for the first time
   int decode_rows = 0;
   int prefill_rows = 0;
+
+  void clear();
 };
 
 class Scheduler {
  public:
-  Scheduler(KvCache& kv, int max_batch, int chunk) : kv_(kv), max_batch_(max_batch), chunk_(chunk) {}
+  Scheduler(KvCache& kv, const SchedulerOptions& options);
 
   void add(std::unique_ptr<Sequence> sequence) { waiting_.push_back(std::move(sequence)); }
   // Admits what fits, fills `batch` and advances `computed`; false when there is nothing to do.
   bool next(Batch& batch);
-  // Takes a sequence out, wherever it is, and frees its blocks; null when the id is unknown.
-  std::unique_ptr<Sequence> remove(RequestId id);
+  // The rows of `batch` were computed in `seconds`; `rows` [T] says how they were routed. Call before any remove().
+  void computed(const Batch& batch, std::span<const RowRouting> rows, double seconds);
+  // Takes a sequence out, wherever it is, and frees its blocks; null when the id is unknown. With `keep_prefix` what it
+  // computed goes to the prefix cache, if it may.
+  std::unique_ptr<Sequence> remove(RequestId id, bool keep_prefix = true);
 
   int running() const { return static_cast<int>(running_.size()); }
-  int waiting() const { return static_cast<int>(waiting_.size()); }
+  int waiting() const { return waiting_.size(); }
+  const std::vector<std::unique_ptr<Sequence>>& sequences() const { return running_; }  // that run, oldest first
+  PrefixCache& prefix_cache() { return cache_; }
+  const PrefixCache& prefix_cache() const { return cache_; }
+  int64_t preemptions() const { return preemptions_; }
+  const std::array<int64_t, kPrefixReasons>& prefix_reasons() const { return reasons_; }
+  int64_t prefix_queries() const { return queries_; }
+  int64_t prefix_hits() const { return hits_; }
 
  private:
-  void admit();
-  void push_rows(Sequence& s, int count, Phase phase, Batch& batch);
+  void share_prompts();
+  void admit(Batch& batch);
+  bool take_blocks(Sequence& s);
+  // Makes sure that the i-th running sequence has a block for its next position. False when it had to give way itself.
+  bool grow(size_t i);
+  void preempt_newest();
+  void push_decodes(Batch& batch);
+  void push_prompts(Batch& batch);
+  void push_row(Sequence& s, Phase phase, Batch& batch);
+  bool uses_cache(const Sequence& s) const;
+  void reuse_prefix(Sequence& s);
+  void free_blocks(Sequence& s, bool keep_prefix);
 
-  KvCache& kv_;
-  int max_batch_, chunk_;
-  std::deque<std::unique_ptr<Sequence>> waiting_;
+  SchedulerOptions options_;
+  PrefixCache cache_;
+  FairQueue waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;  // in order of admission
+  Pacer pacer_;
+  int64_t preemptions_ = 0, queries_ = 0, hits_ = 0;
+  std::array<int64_t, kPrefixReasons> reasons_{};
 };
 
 }  // namespace carpool
