@@ -2,8 +2,10 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 namespace carpool {
 namespace {
@@ -17,6 +19,8 @@ uint64_t mix(uint64_t x) {
 }
 
 constexpr float kGreedyBelow = 1e-5f;
+constexpr float kBinsPerUnit = 8;  // of a logit divided by the temperature
+constexpr int kBins = 1024;        // far enough down for masses that float32 cannot hold
 
 bool finite(float logit) { return std::abs(logit) <= std::numeric_limits<float>::max(); }
 
@@ -24,6 +28,43 @@ bool finite(float logit) { return std::abs(logit) <= std::numeric_limits<float>:
 float to_logit(double value) {
   constexpr double kMost = std::numeric_limits<float>::max();
   return static_cast<float>(std::clamp(value, -kMost, kMost));
+}
+
+// What is left of the best token's mass at `x` >= 0 below it: exp(-x), within 3e-7 of it, and 0 from about 87 on. Plain
+// arithmetic, so that a loop over it is vectorised and every machine gets the same bits.
+inline float decay(float x) {
+  const float t = std::min(x, 127.0f) * 1.44269504f;  // in powers of two
+  const int n = static_cast<int>(t + 0.5f);
+  const float f = (static_cast<float>(n) - t) * 0.693147181f;  // |f| <= 0.35: six terms of the series
+  const float power = 1 + f * (1 + f * (1 / 2.0f + f * (1 / 6.0f + f * (1 / 24.0f + f * (1 / 120.0f + f / 720)))));
+  return std::bit_cast<float>(std::max(127 - n, 0) << 23) * power;
+}
+
+// A bin of the histogram of the distances `x` below the best token; the last one has all that are far.
+int bin_of(float x) { return static_cast<int>(std::min(x, (kBins - 1) / kBinsPerUnit) * kBinsPerUnit); }
+
+// The first index of the highest logit; -1 when no logit is finite or one is NaN or +Inf. In lanes, so that the
+// compiler looks at many at once.
+int highest(std::span<const float> logits) {
+  constexpr size_t kLanes = 16;
+  float best[kLanes];
+  int bad[kLanes] = {};
+  std::fill_n(best, kLanes, -INFINITY);
+  size_t i = 0;
+  for (; i + kLanes <= logits.size(); i += kLanes) {
+    const float* block = &logits[i];
+    for (size_t j = 0; j < kLanes; ++j) {
+      best[j] = block[j] > best[j] ? block[j] : best[j];
+      bad[j] |= !(block[j] <= std::numeric_limits<float>::max());
+    }
+  }
+  for (; i < logits.size(); ++i) {
+    best[0] = std::max(best[0], logits[i]);
+    bad[0] |= !(logits[i] <= std::numeric_limits<float>::max());
+  }
+  const float top = *std::max_element(best, best + kLanes);
+  if (top == -INFINITY || std::any_of(bad, bad + kLanes, [](int b) { return b != 0; })) return -1;
+  return static_cast<int>(std::find(logits.begin(), logits.end(), top) - logits.begin());
 }
 
 }  // namespace
@@ -123,45 +164,73 @@ TokenLogprobs score(std::span<const float> logits, int token, int n) {
 }
 
 int Sampler::pick(std::span<const float> logits, const SamplingParams& params, int64_t index) {
-  int best = -1;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    const float v = logits[i];
-    if (std::isnan(v) || v == INFINITY) return -1;
-    if (v != -INFINITY && (best < 0 || v > logits[static_cast<size_t>(best)])) best = static_cast<int>(i);
-  }
+  const int best = highest(logits);
   if (best < 0 || params.temperature < kGreedyBelow || params.top_k == 1) return best;
-
-  candidates_.clear();
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] != -INFINITY) candidates_.push_back({logits[i], static_cast<int>(i)});
+  const float top = logits[static_cast<size_t>(best)], scale = 1 / params.temperature;
+  masses_.resize(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) masses_[i] = decay((top - logits[i]) * scale);
+  const double u = uniform_of(params.seed, static_cast<uint64_t>(index));
+  if (params.top_k == 0 && params.top_p >= 1 && params.min_p == 0) {
+    double draw = u * std::accumulate(masses_.begin(), masses_.end(), 0.0);
+    for (size_t i = 0; i < masses_.size(); ++i) {
+      draw -= masses_[i];
+      if (draw < 0) return static_cast<int>(i);
+    }
+    return best;  // rounding
   }
-  const auto better = [](const Candidate& a, const Candidate& b) {
-    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
-  };
-  if (params.top_k > 0 && static_cast<size_t>(params.top_k) < candidates_.size()) {
-    std::partial_sort(candidates_.begin(), candidates_.begin() + params.top_k, candidates_.end(), better);
-    candidates_.resize(static_cast<size_t>(params.top_k));
-  } else {
-    std::sort(candidates_.begin(), candidates_.end(), better);
-  }
-  mass_.clear();
-  double total = 0;
+  const double kept = keep_best(logits, params, top, scale);
+  double draw = u * kept;
   for (const Candidate& c : candidates_) {
-    mass_.push_back(std::exp((static_cast<double>(c.logit) - candidates_[0].logit) / params.temperature));
-    total += mass_.back();
+    draw -= masses_[static_cast<size_t>(c.id)];
+    if (draw < 0) return c.id;
   }
-  // top-p keeps the shortest prefix that reaches the mass; min-p cuts what is far below the best token.
-  size_t keep = 0;
-  double kept = 0;
-  while (keep < mass_.size() && (keep == 0 || kept < params.top_p * total) && mass_[keep] >= params.min_p * mass_[0]) {
-    kept += mass_[keep++];
+  return best;
+}
+
+// Fills candidates_ with the tokens that top-k, top-p and min-p leave, and returns their mass. A histogram says how far
+// down the last of them can be, so only what lies at that edge is sorted, not the vocabulary.
+double Sampler::keep_best(std::span<const float> logits, const SamplingParams& params, float top, float scale) {
+  counts_of_bin_.assign(kBins, 0);
+  mass_of_bin_.assign(kBins, 0);
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] == -INFINITY) continue;
+    const auto bin = static_cast<size_t>(bin_of((top - logits[i]) * scale));
+    ++counts_of_bin_[bin];
+    mass_of_bin_[bin] += masses_[i];
   }
-  double draw = uniform_of(params.seed, static_cast<uint64_t>(index)) * kept;
-  for (size_t i = 0; i < keep; ++i) {
-    draw -= mass_[i];
-    if (draw < 0) return candidates_[i].id;
+  const bool by_count = params.top_k > 0;
+  const double wanted = params.top_p * std::accumulate(mass_of_bin_.begin(), mass_of_bin_.end(), 0.0);
+  int edge = 0;  // the bin of the last token that is kept
+  double mass = mass_of_bin_[0];
+  for (int64_t count = counts_of_bin_[0]; edge + 1 < kBins && (by_count ? count < params.top_k : mass < wanted);) {
+    ++edge;
+    count += counts_of_bin_[static_cast<size_t>(edge)];
+    mass += mass_of_bin_[static_cast<size_t>(edge)];
   }
-  return candidates_[keep - 1].id;
+  candidates_.clear();
+  edge_.clear();
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] == -INFINITY || masses_[i] < params.min_p) continue;
+    const int bin = bin_of((top - logits[i]) * scale);
+    if (bin <= edge) (bin < edge && !by_count ? candidates_ : edge_).push_back({logits[i], static_cast<int>(i)});
+  }
+  std::sort(edge_.begin(), edge_.end(), [](const Candidate& a, const Candidate& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+  });
+  if (by_count && edge_.size() > static_cast<size_t>(params.top_k)) edge_.resize(static_cast<size_t>(params.top_k));
+  const auto sum = [this](const std::vector<Candidate>& list) {
+    double out = 0;
+    for (const Candidate& c : list) out += masses_[static_cast<size_t>(c.id)];
+    return out;
+  };
+  const double enough = by_count ? params.top_p * sum(edge_) : wanted;
+  double kept = sum(candidates_);
+  for (const Candidate& c : edge_) {
+    if (!candidates_.empty() && kept >= enough) break;
+    candidates_.push_back(c);
+    kept += masses_[static_cast<size_t>(c.id)];
+  }
+  return kept;
 }
 
 }  // namespace carpool

@@ -33,14 +33,17 @@ class Sampler {
 
  private:
   void change(std::span<float> logits, int id, float value);
+  double keep_best(std::span<const float> logits, const SamplingParams& params, float top, float scale);
   void penalise(std::span<float> logits, const Request& request, std::span<const int> tokens);
 
   struct Candidate {
     float logit;
     int id;
   };
-  std::vector<Candidate> candidates_;
-  std::vector<double> mass_;
+  std::vector<float> masses_;           // [V] share of the best token's probability
+  std::vector<int64_t> counts_of_bin_;  // of the histogram of keep_best
+  std::vector<double> mass_of_bin_;
+  std::vector<Candidate> candidates_, edge_;
   std::vector<int> counts_;                     // [V] zeros between calls: 1 + how often the request generated the id
   std::vector<int> touched_;                    // ids whose count is not zero
   std::vector<std::pair<int, float>> changed_;  // id and its logit before, in order

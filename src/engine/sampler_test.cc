@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <numeric>
 
 namespace carpool {
 namespace {
@@ -69,6 +70,43 @@ TEST(Sampler, TopKTopPAndMinPCutTheTail) {
   EXPECT_EQ(ids({1, 0, 1e-6f, 0, 1}), (std::vector<int>{0}));
   EXPECT_EQ(ids({1, 0, 1, 0.2f, 1}), (std::vector<int>{0, 1, 2}));
   EXPECT_EQ(ids({1, 0, 1, 0.99f, 1}), (std::vector<int>{0}));
+}
+
+// The tokens that are left when a sorted vocabulary is cut, and their mass, the long way.
+std::map<int, double> cut_sorted(const std::vector<float>& logits, const SamplingParams& p) {
+  std::vector<int> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  std::stable_sort(ids.begin(), ids.end(), [&](int a, int b) { return logits[a] > logits[b]; });
+  if (p.top_k > 0 && static_cast<size_t>(p.top_k) < ids.size()) ids.resize(static_cast<size_t>(p.top_k));
+  const auto mass = [&](int id) { return std::exp((double{logits[id]} - logits[ids[0]]) / p.temperature); };
+  double total = 0, kept = 0;
+  for (const int id : ids) total += mass(id);
+  std::map<int, double> out;
+  for (const int id : ids) {
+    if (!out.empty() && (kept >= p.top_p * total || mass(id) < p.min_p)) break;
+    kept += out[id] = mass(id);
+  }
+  for (auto& [id, m] : out) m /= kept;
+  return out;
+}
+
+TEST(Sampler, CutsOfALargeVocabularyAreThoseOfSortingIt) {
+  std::vector<float> logits(5000);
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(12 * uniform_of(3, i)) - 400 * (i % 7 == 0);
+  logits[8] = logits[9] = logits[10] = 12.5f;
+  logits[11] = -INFINITY;
+  for (const SamplingParams& p :
+       {SamplingParams{1, 0, 0.9f, 0, 1}, SamplingParams{0.3f, 0, 0.99f, 0, 2}, SamplingParams{1, 40, 1, 0, 3},
+        SamplingParams{2, 300, 0.5f, 0, 4}, SamplingParams{1, 2, 1, 0, 5}, SamplingParams{0.5f, 0, 1, 0.4f, 6},
+        SamplingParams{1, 100, 0.8f, 0.1f, 7}, SamplingParams{50, 0, 0.97f, 0, 8}, SamplingParams{3, 5000, 1, 0, 9}}) {
+    const std::map<int, double> expected = cut_sorted(logits, p);
+    const std::map<int, int> drawn = histogram(logits, p, 3000);
+    for (const auto& [id, n] : drawn) EXPECT_TRUE(expected.contains(id)) << id << " of seed " << p.seed;
+    for (const auto& [id, share] : expected) {
+      const auto it = drawn.find(id);  // five standard errors
+      EXPECT_NEAR(it == drawn.end() ? 0 : it->second / 3000.0, share, 5 * std::sqrt(share / 3000) + 1e-3) << id;
+    }
+  }
 }
 
 TEST(Sampler, TheDrawIsAFunctionOfSeedAndIndexAlone) {
