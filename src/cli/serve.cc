@@ -148,7 +148,7 @@ class Server {
             HttpObserver{[this](int delta) { service_.metrics().connections(delta); },
                          [this](int status, const char* code) {
                            service_.metrics().http("other", status);
-                           service_.metrics().refused(code);
+                           if (status == 503) service_.metrics().refused(code);
                          }}) {}
 
   void run();
