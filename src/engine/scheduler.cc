@@ -2,6 +2,7 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <map>
 
 namespace carpool {
 namespace {
@@ -119,49 +120,86 @@ bool Scheduler::uses_cache(const Sequence& s) const {
   return options_.prefix_cache && s.request.cache_prefix && !s.scoring();
 }
 
-// Oldest first. Rows whose logits only score a prompt are bounded by themselves, so such a prompt may take less than
-// the chunk leaves.
+// Rows whose logits only score a prompt are bounded by themselves, so such a prompt may take less than its share.
 void Scheduler::push_prompts(Batch& batch) {
-  int budget = pacer_.prompt_rows(batch.decode_rows, options_.chunk), scores = options_.score_rows;
-  for (auto& owned : running_) {
-    Sequence& s = *owned;
-    if (budget == 0) break;
-    if (!in_prompt(s)) continue;
-    reuse_prefix(s);
-    BatchPart part{&s, batch.rows.size(), 0, Phase::kPrefill};
-    for (; in_prompt(s) && budget > 0; --budget, ++part.rows) {
-      if (scores_prompt(s)) {
+  prompts_.clear();
+  for (auto& s : running_) {
+    if (!in_prompt(*s)) continue;
+    reuse_prefix(*s);
+    prompts_.push_back({s.get(), 0});
+  }
+  share_rows(pacer_.prompt_rows(batch.decode_rows, options_.chunk));
+  int scores = options_.score_rows;
+  for (const auto& [s, share] : prompts_) {
+    BatchPart part{s, batch.rows.size(), 0, Phase::kPrefill};
+    for (; part.rows < share; ++part.rows) {
+      if (scores_prompt(*s)) {
         if (scores == 0) break;
         --scores;
       }
-      push_row(s, Phase::kPrefill, batch);
+      push_row(*s, Phase::kPrefill, batch);
     }
-    if (part.rows > 0) batch.parts.push_back(part);
+    if (part.rows == 0) continue;
+    batch.parts.push_back(part);
+    count_prefix(*s);
   }
   batch.prefill_rows = batch.rows.size() - batch.decode_rows;
 }
 
+// Tenants get the same; inside a tenant, and with what is left over, the oldest comes first. So a very long prompt of
+// one tenant does not keep another's waiting.
+void Scheduler::share_rows(int budget) {
+  std::map<int, int> tenants;
+  for (const PromptShare& p : prompts_) tenants[p.sequence->request.tenant] = 0;
+  const int each = tenants.empty() ? 0 : budget / static_cast<int>(tenants.size());
+  for (PromptShare& p : prompts_) {
+    int& used = tenants[p.sequence->request.tenant];
+    p.rows = std::min(most_rows(*p.sequence), each - used);
+    used += p.rows;
+    budget -= p.rows;
+  }
+  for (PromptShare& p : prompts_) {
+    const int more = std::min(most_rows(*p.sequence) - p.rows, budget);
+    p.rows += more;
+    budget -= more;
+  }
+}
+
+int Scheduler::most_rows(const Sequence& s) const {
+  const int left = s.prompt_end - s.computed;
+  if (!s.scoring()) return left;
+  const int unscored = std::max(static_cast<int>(s.prompt_scores->size()) - 1 - s.computed, 0);
+  return std::min(left, unscored + options_.score_rows);
+}
+
 // Before each of its chunks: what others have computed in the meantime is taken, too.
 void Scheduler::reuse_prefix(Sequence& s) {
-  const int before = s.counted ? s.computed : 0;
+  const int before = s.computed;
   PrefixReason reason = PrefixReason::kOff;
   if (uses_cache(s)) {
     reason = cache_.match(s.request.tenant, reusable(s), s.hold, s.blocks);
     if (s.hold.blocks * kBlock > s.computed) start_at_hold(s);
-  } else if (options_.prefix_cache && s.scoring()) {
+  } else if (options_.prefix_cache && s.request.cache_prefix) {
     reason = PrefixReason::kLogprobs;
   }
-  if (s.stats.preemptions == 0) {
-    s.stats.cached_tokens += s.computed - before;
-    hits_ += s.computed - before;
-  }
+  if (!s.counted) s.prefix = reason;
+  if (!s.counted || s.stats.preemptions > 0) return;
+  s.stats.cached_tokens += s.computed - before;
+  hits_ += s.computed - before;
+}
+
+// With its first row.
+void Scheduler::count_prefix(Sequence& s) {
   if (s.counted) return;
   s.counted = true;
-  ++reasons_[static_cast<size_t>(reason)];
+  ++reasons_[static_cast<size_t>(s.prefix)];
+  const int found = s.hold.blocks * kBlock;
   if (uses_cache(s)) queries_ += s.prompt_size();
+  hits_ += found;
+  s.stats.cached_tokens = found;
   // Whose prompts are like whose is not for the person who asks.
-  const bool others = reason == PrefixReason::kOtherTenant;
-  s.stats.prefix = !others ? reason : s.computed > 0 ? PrefixReason::kDiverged : PrefixReason::kNoMatch;
+  const bool others = s.prefix == PrefixReason::kOtherTenant;
+  s.stats.prefix = !others ? s.prefix : found > 0 ? PrefixReason::kDiverged : PrefixReason::kNoMatch;
 }
 
 void Scheduler::push_row(Sequence& s, Phase phase, Batch& batch) {

@@ -72,6 +72,10 @@ class Scheduler {
   int64_t prefix_hits() const { return hits_; }
 
  private:
+  struct PromptShare {
+    Sequence* sequence;
+    int rows;
+  };
   void share_prompts();
   void admit(Batch& batch);
   bool take_blocks(Sequence& s);
@@ -81,14 +85,18 @@ class Scheduler {
   void push_decodes(Batch& batch);
   void push_prompts(Batch& batch);
   void push_row(Sequence& s, Phase phase, Batch& batch);
+  void share_rows(int budget);
+  int most_rows(const Sequence& s) const;  // of its prompt in one step, were it alone
   bool uses_cache(const Sequence& s) const;
   void reuse_prefix(Sequence& s);
+  void count_prefix(Sequence& s);
   void free_blocks(Sequence& s, bool keep_prefix);
 
   SchedulerOptions options_;
   PrefixCache cache_;
   FairQueue waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;  // in order of admission
+  std::vector<PromptShare> prompts_;                // under way in this step, oldest first
   Pacer pacer_;
   int64_t preemptions_ = 0, queries_ = 0, hits_ = 0;
   std::array<int64_t, kPrefixReasons> reasons_{};

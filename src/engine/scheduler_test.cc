@@ -101,6 +101,20 @@ TEST_F(SchedulerTest, DecodeRowsComeFirstAndDoNotCountAgainstTheChunk) {
   EXPECT_EQ(batch_.prefill_rows, 0);
 }
 
+TEST_F(SchedulerTest, ALongPromptOfOneTenantDoesNotKeepAnothersWaiting) {
+  Scheduler scheduler(kv_, {.max_batch = 4, .chunk = 16});
+  add(scheduler, 90, 2, 0);
+  add(scheduler, 20, 2, 0);
+  add(scheduler, 10, 2, 1);
+  ASSERT_TRUE(scheduler.next(batch_));
+  EXPECT_EQ(batch_.rows.positions, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7}));
+  ASSERT_EQ(batch_.parts.size(), 2u);
+  EXPECT_EQ(batch_.parts[1].sequence->request.tenant, 1);
+  ASSERT_TRUE(scheduler.next(batch_));
+  EXPECT_EQ(batch_.parts[0].rows, 14) << "what the other does not need goes to the oldest";
+  EXPECT_EQ(batch_.parts[1].rows, 2);
+}
+
 TEST_F(SchedulerTest, PromptRowsBesideDecodeRowsAreCutToTheTarget) {
   KvCache roomy(read_model_config(golden::kFolder + "/float32_untied"), 16 * 64);
   Scheduler scheduler(roomy, {.max_batch = 4, .chunk = 100, .step_target_s = 0.05});

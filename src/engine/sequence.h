@@ -28,8 +28,9 @@ struct Sequence {
   PrefixCache::Hold hold;
 
   bool admitted = false;  // for the first time or before
-  bool counted = false;   // its use of the prefix cache was
-  bool failed = false;    // a row of it brought logits that are not finite
+  bool counted = false;   // its use of the prefix cache was, when its first row ran
+  PrefixReason prefix = PrefixReason::kOff;
+  bool failed = false;  // a row of it brought logits that are not finite
   // With prompt_logprobs: of the tokens scored so far; goes out with the first event and is null from then on.
   std::shared_ptr<std::vector<TokenLogprobs>> prompt_scores;
 
