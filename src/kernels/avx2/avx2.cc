@@ -188,8 +188,9 @@ inline IVec dot_scaled(const IVec (&w)[N], const signed char* x, IVec factors) {
   return total;
 }
 
+constexpr bool kSumsStart = false;  // the factors are applied to sums of 16 bits, so sums start at zero
 template <int kMax, int kFactor, int M, class Row, int N>
-inline void dots_scaled(const IVec (&w)[N], const Row* x, long at, IVec factors, IVec (&total)[M]) {
+inline void dots_scaled(const IVec (&w)[N], const Row* x, long at, IVec factors, IVec (&)[M], IVec (&total)[M]) {
 #pragma GCC unroll 4
   for (int m = 0; m < M; ++m) {
     total[m] = _mm256_add_epi32(total[m], dot_scaled<kMax, kFactor>(w, x[m].codes + at, factors));

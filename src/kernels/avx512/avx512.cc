@@ -142,15 +142,13 @@ inline IVec blend_halves(IVec low, IVec high) { return _mm512_mask_blend_epi16(0
 inline IVec factors_of(IVec words) { return words; }
 inline IVec multiply_pairs(IVec a, IVec b) { return _mm512_madd_epi16(a, b); }
 
-// Adds factor times the sum over the sub-block of code * x.
+// Adds factor times (start + the sum over the sub-block of code * x); `start` is used up.
+constexpr bool kSumsStart = true;
 template <int kMax, int kFactor, int M, class Row, int N>
-inline void dots_scaled(const IVec (&w)[N], const Row* x, long at, IVec factors, IVec (&total)[M]) {
-  IVec sums[M];
+inline void dots_scaled(const IVec (&w)[N], const Row* x, long at, IVec factors, IVec (&start)[M], IVec (&total)[M]) {
+  dots_unsigned<kMax>(w, x, at, start);
 #pragma GCC unroll 8
-  for (int m = 0; m < M; ++m) sums[m] = _mm512_setzero_si512();
-  dots_unsigned<kMax>(w, x, at, sums);
-#pragma GCC unroll 8
-  for (int m = 0; m < M; ++m) total[m] = _mm512_add_epi32(total[m], _mm512_mullo_epi32(sums[m], factors));
+  for (int m = 0; m < M; ++m) total[m] = _mm512_add_epi32(total[m], _mm512_mullo_epi32(start[m], factors));
 }
 
 template <int N>

@@ -95,10 +95,10 @@ inline void int8_panel(const unsigned char* panel, long cols, const Int8Row* x, 
   }
 }
 
-// The same for formats whose sub-blocks have integer scales (Q4_K, Q6_K): the sums over 128 columns stay integers, and
-// what must be taken away (Q6_K's offset, Q4_K's minima) is a second integer sum, two sub-blocks at a time. Besides
-// codes() such a format has
-//   scales(block, s, h), dots(w, x, at, scales, total)   adds scale times the sum over the sub-block of code * x
+// The same for formats whose sub-blocks have integer scales (Q4_K, Q6_K): the sums over 128 columns stay integers. What
+// must be taken away is where a sub-block's sum starts (kOffset) or, for Q4_K's minima and where the vocabulary's sums
+// cannot start anywhere, a second integer sum, two sub-blocks at a time. Besides codes() such a format has
+//   scales(block, s, h), dots(w, x, at, scales, start, total)   adds scale times (start + the sum of code * x)
 //   pair(block, s, h)                        16-bit factors of sub-blocks s and s + 1 in each word
 //   finish(block, h, total, taken)           the two sums as a float, times the block's own scales
 template <class F, int M, Ahead kAhead>
@@ -115,9 +115,16 @@ inline void int8_scaled_panel(const unsigned char* panel, long cols, const Int8R
   for (long g = 0; g < cols / 128; ++g) {
     const unsigned char* block = panel + g * kGroupSubs / F::kSubs * F::kBytes;
     const int first = static_cast<int>(g * kGroupSubs % F::kSubs);
-    alignas(64) int sums[M][kGroupSubs / 2];
+    // What is to be taken away for each sub-block: where sums begin, or a factor of pair().
+    alignas(64) int sums[M][kGroupSubs];
 #pragma GCC unroll 8
-    for (int m = 0; m < M; ++m) paired_sums<kGroupSubs>(x[m].sums + g * kGroupSubs, sums[m]);
+    for (int m = 0; m < M; ++m) {
+      if constexpr (F::kOffset != 0) {
+        scaled_sums<kGroupSubs>(x[m].sums + g * kGroupSubs, -F::kOffset, sums[m]);
+      } else {
+        paired_sums<kGroupSubs>(x[m].sums + g * kGroupSubs, sums[m]);
+      }
+    }
 #pragma GCC unroll 2
     for (int h = 0; h < kHalves; ++h) {
       IVec total[M], taken[M];
@@ -132,8 +139,11 @@ inline void int8_scaled_panel(const unsigned char* panel, long cols, const Int8R
         }
         IVec w[F::kColumns / 4];
         F::codes(block, first + s, h, w);
-        F::dots(w, x, 128 * g + s * F::kColumns, F::scales(block, first + s, h), total);
-        if (s % 2 == 0) continue;
+        IVec start[M];
+#pragma GCC unroll 8
+        for (int m = 0; m < M; ++m) start[m] = set1_int(F::kOffset != 0 ? sums[m][s] : 0);
+        F::dots(w, x, 128 * g + s * F::kColumns, F::scales(block, first + s, h), start, total);
+        if (F::kOffset != 0 || s % 2 == 0) continue;
         const IVec pair = F::pair(block, first + s - 1, h);
 #pragma GCC unroll 8
         for (int m = 0; m < M; ++m) taken[m] = add32(taken[m], multiply_pairs(pair, set1_int(sums[m][s / 2])));

@@ -1,15 +1,15 @@
 // Q4_K panels: 256 columns as eight sub-blocks of 32, each four times 64 bytes of nibble pairs, 16 scales and 16 minima
 // of 6 bits; then 16 half-precision d and 16 half-precision dmin. Value = d * scale * code - dmin * minimum.
 struct Int8Q4_K {
-  static constexpr int kColumns = 32, kSubs = 8, kBytes = 2368;
+  static constexpr int kColumns = 32, kSubs = 8, kBytes = 2368, kOffset = 0;
   static constexpr bool kIntegerScales = true;
   static void codes(const unsigned char* block, int s, int h, IVec (&w)[8]) { nibble_codes(block + 288 * s, h, w); }
   static IVec scales(const unsigned char* block, int s, int h) {
     return factors_of(widen_u8(block + 288 * s + 256 + kLanes * h));
   }
   template <int M>
-  static void dots(const IVec (&w)[8], const Int8Row* x, long at, IVec factors, IVec (&total)[M]) {
-    dots_scaled<15, 63>(w, x, at, factors, total);
+  static void dots(const IVec (&w)[8], const Int8Row* x, long at, IVec factors, IVec (&start)[M], IVec (&total)[M]) {
+    dots_scaled<15, 63>(w, x, at, factors, start, total);
   }
   static IVec pair(const unsigned char* block, int s, int h) {  // minima
     const unsigned char* at = block + 288 * s + 272 + kLanes * h;

@@ -1,7 +1,7 @@
 // Q6_K panels: 256 columns as 16 sub-blocks of 16, each twice 64 bytes of pairs of low nibbles, 64 bytes with the upper
 // two bits of four groups, and 16 signed scales; then 16 half-precision d. Codes are 32 too large.
 struct Int8Q6_K {
-  static constexpr int kColumns = 16, kSubs = 16, kBytes = 3360;
+  static constexpr int kColumns = 16, kSubs = 16, kBytes = 3360, kOffset = kSumsStart ? 32 : 0;
   static constexpr bool kIntegerScales = true;
   static void codes(const unsigned char* block, int s, int h, IVec (&w)[4]) {
     const unsigned char* sub_block = block + 208 * s;
@@ -16,15 +16,16 @@ struct Int8Q6_K {
     return factors_of(widen_s8(block + 208 * s + 192 + kLanes * h));
   }
   template <int M>
-  static void dots(const IVec (&w)[4], const Int8Row* x, long at, IVec factors, IVec (&total)[M]) {
-    dots_scaled<63, 128>(w, x, at, factors, total);
+  static void dots(const IVec (&w)[4], const Int8Row* x, long at, IVec factors, IVec (&start)[M], IVec (&total)[M]) {
+    dots_scaled<63, 128>(w, x, at, factors, start, total);
   }
   static IVec pair(const unsigned char* block, int s, int h) {  // the scales again: the offset is 32 for all codes
     const unsigned char* at = block + 208 * s + 192 + kLanes * h;
     return blend_halves(widen_s8(at), shift_left32<16>(widen_s8(at + 208)));
   }
   static Vec finish(const unsigned char* block, int h, IVec total, IVec taken) {
-    return mul(to_float(sub32(total, shift_left32<5>(taken))), load_f16(block + 3328 + 2 * kLanes * h));
+    if constexpr (kOffset == 0) total = sub32(total, shift_left32<5>(taken));
+    return mul(to_float(total), load_f16(block + 3328 + 2 * kLanes * h));
   }
 };
 
