@@ -31,7 +31,7 @@ constexpr size_t kMostDatasetBytes = size_t{2} << 30;
 struct Options {
   std::string url = "http://127.0.0.1:8080", backend = "sglang", dataset = "random-ids", dataset_path;
   std::string model, api_key, admin_key, request_rate = "inf", percentiles = "90,95,99", extra_body;
-  std::string tag, output_file, json, markdown, ab_via = "request";
+  std::string tag, output_file, json, markdown, quality, ab_via = "request";
   std::vector<std::string> headers, ab;
   std::vector<int> concurrency;
   std::optional<int> num_prompts, sharegpt_output_len, vocab_size;
@@ -196,7 +196,6 @@ class Bench {
   const std::vector<std::string>& notes() const { return notes_; }
   const LoadSettings& settings() const { return settings_; }
   LoadServer& server() { return server_; }
-  const json::value& info() const { return info_; }
 
  private:
   LoadReport describe(const LoadRun& load, int concurrency) {
@@ -352,6 +351,10 @@ MoeSizes moe_sizes(const json::value& info) {
           whole({"num_experts_per_tok", "experts_per_token", "n_experts_per_token"})};
 }
 
+Table read_quality(const Options& options) {
+  return measured_quality(parse_json(read_text_file(options.quality), options.quality), options.quality, options.ab);
+}
+
 void ab(const Options& options, Bench& bench, const Invocation& invocation) {
   const ServeAbOptions ab_options{options.ab, options.concurrency, options.repeats};
   std::optional<PolicyGuard> guard;
@@ -371,7 +374,8 @@ void ab(const Options& options, Bench& bench, const Invocation& invocation) {
   BenchReport report = bench.empty_report(invocation);
   report.facts.settings.emplace_back("ab_via", options.ab_via);
   report.facts.settings.emplace_back("repeats", std::to_string(options.repeats));
-  report_serve_ab(ab_options, levels, moe_sizes(bench.info()), report);
+  report_serve_ab(ab_options, levels, moe_sizes(bench.server().model_info()), report);
+  if (!options.quality.empty()) report.tables.push_back(read_quality(options));
   report.notes.insert(report.notes.end(), bench.notes().begin(), bench.notes().end());
   write_reports(options, report, bench_text(report));
   int completed = 0, failed = 0;
@@ -407,6 +411,8 @@ void check_options(const Options& options) {
   }
   if (!options.ab.empty() && options.max_concurrency > 0) refuse("of an A/B the concurrency is --concurrency");
   if (!options.ab.empty()) check_serve_ab({options.ab, options.concurrency, options.repeats});
+  if (!options.quality.empty() && options.ab.empty()) refuse("--quality is for an A/B (--ab)");
+  if (!options.quality.empty()) read_quality(options);  // a file that does not fit is noticed before the load
   if (!options.json.empty() && options.json == options.markdown) refuse("--json and --markdown name the same file");
   for (const std::string& path : {options.json, options.markdown, options.output_file}) check_output(path);
 }
@@ -504,6 +510,8 @@ void add_report_options(CLI::App& c, Options& o) {
        "--ab-via", o.ab_via,
        "request: the `routing` field of every request; admin: the server's default policy, by POST /admin/policy")
       ->capture_default_str();
+  c.add_option("--quality", o.quality,
+               "file that `carpool ab --json` wrote for the same policies: shown beside the speeds of an A/B");
   c.add_option("--admin-key", o.admin_key, "bearer token of operators' calls: /admin/policy, /flush_cache");
   c.add_option("--concurrency", o.concurrency, "requests under way in an A/B, e.g. 1,10,64 (the default)")
       ->delimiter(',')

@@ -48,8 +48,9 @@ class Server {
     const std::string& t = got.target;
     if (t == "/health") return json_reply("{}", health);
     if (t == "/v1/models") return json_reply("{\"data\": [{\"id\": \"books\"}]}");
-    if (t == "/server_info") return json_reply("{\"version\": \"9.9\", \"n_experts\": 32, \"num_experts_per_tok\": 8}");
-    if (t == "/model_info") return json_reply("{\"vocab_size\": 1000}");
+    if (t == "/server_info") return json_reply("{\"version\": \"9.9\"}");
+    if (t == "/model_info")
+      return json_reply("{\"vocab_size\": 1000, \"num_experts\": 32, \"num_experts_per_tok\": 8}");
     if (t == "/tokenize") return json_reply("{\"count\": 1}");
     if (t == "/flush_cache") return json_reply("{}", flushes ? 200 : 401);
     if (t == "/metrics") return metrics ? counters() : json_reply("{}", 404);
@@ -346,6 +347,21 @@ TEST(BenchServe, TheAbSendsEachArmsRoutingAndReportsRatiosBesideTheCounters) {
   EXPECT_EQ(a, b) << "both arms send the same requests";
   EXPECT_EQ(server.fake().got("/flush_cache").size(), 20u)
       << "before every run, so that no arm finds the other's prefixes";
+}
+
+TEST(BenchServe, TheQualityOfAnotherCommandStandsBesideTheSpeeds) {
+  Server server;
+  const Folder folder;
+  std::ofstream(folder / "ab.json")
+      << "{\"results\": [{\"policy\": \"oea:k0=5\", \"batch\": 2, \"cross_entropy_delta\": 0.0123, "
+         "\"cross_entropy_delta_lo\": 0.01, \"cross_entropy_delta_hi\": 0.02, \"kl_mean\": 0.03, \"top1_agreement\": "
+         "0.9}]}";
+  const std::string with = " --concurrency 2 --repeat 1 --quality " + (folder / "ab.json");
+  const Outcome o = load(server, "--ab topk --ab oea:k0=5" + with);
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_NE(o.out.find("+0.0123 [+0.0100, +0.0200]"), std::string::npos) << o.out;
+  EXPECT_EQ(load(server, "--ab topk --ab oea:k0=3" + with).code, 64) << "that policy is not in the file";
+  EXPECT_EQ(load(server, "--quality " + (folder / "ab.json")).code, 64);
 }
 
 TEST(BenchServe, AnArmThatNeverReRoutedGetsNoWinner) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <numeric>
 #include <set>
 
@@ -345,10 +346,9 @@ std::optional<double> predicted_experts_ratio(const std::string& spec, const Moe
 std::vector<std::string> objections(const ServeAbOptions& options, const ServeAbLevel& level, size_t arm) {
   std::vector<std::string> out;
   for (const size_t a : {size_t{0}, arm}) object_to_arm(options.arms[a], level.runs[a], out);
-  const auto [less, more] = std::minmax(output_tokens(level.runs[0]), output_tokens(level.runs[arm]));
-  if (static_cast<double>(more - less) > kOtherWork * static_cast<double>(more)) {
-    out.push_back(fmt::format("the arms generated {} and {} tokens, which is not the same work",
-                              output_tokens(level.runs[0]), output_tokens(level.runs[arm])));
+  const int64_t first = output_tokens(level.runs[0]), other = output_tokens(level.runs[arm]);
+  if (static_cast<double>(std::abs(first - other)) > kOtherWork * static_cast<double>(std::max(first, other))) {
+    out.push_back(fmt::format("the arms generated {} and {} tokens, which is not the same work", first, other));
   }
   return out;
 }
@@ -400,6 +400,29 @@ void report_serve_ab(const ServeAbOptions& options, const std::vector<ServeAbLev
     const std::string sentence = quality_sentence(arm);
     if (!sentence.empty()) report.notes.push_back(sentence);
   }
+}
+
+Table measured_quality(const json::value& ab, const std::string& where, const std::vector<std::string>& arms) {
+  const JsonObject root(ab, where);
+  Table table{fmt::format("Quality, teacher-forced on fixed text, of {}: `{}`", root.string_or("model", "a model"),
+                          root.string_or("command", "carpool ab")),
+              {"policy", "batch", "cross-entropy change", "KL to topk", "top-1 agreement"},
+              {}};
+  for (const std::string& arm : arms) {
+    bool found = plain_spec(arm);
+    for (const json::value& value : root.array("results")) {
+      const JsonObject row(value, where);
+      if (!row.has("cross_entropy_delta") || canonical(row.string("policy")) != canonical(arm)) continue;
+      const auto number = [&](const char* key) { return row.number(key, -1e6, 1e6); };
+      const Estimate delta{number("cross_entropy_delta"), number("cross_entropy_delta_lo"),
+                           number("cross_entropy_delta_hi")};
+      table.rows.push_back({arm, std::to_string(row.integer("batch", 1, 1 << 20)), estimate_text(delta, 4, true),
+                            number_text(number("kl_mean"), 4), percent_text(number("top1_agreement"), 2)});
+      found = true;
+    }
+    if (!found) refuse(fmt::format("{}: no quality of {} in it", where, arm));
+  }
+  return table;
 }
 
 }  // namespace carpool

@@ -66,4 +66,8 @@ std::string verdict(const ServeAbOptions& options, const ServeAbLevel& level, si
 void report_serve_ab(const ServeAbOptions& options, const std::vector<ServeAbLevel>& levels, const MoeSizes& sizes,
                      BenchReport& report);
 
+// What `carpool ab --json` measured of the arms, `where` being its file: policy, batch, change of cross-entropy, KL,
+// top-1 agreement. Error{kMalformed} for another file, kUsage when an arm that is not plain is not in it.
+Table measured_quality(const json::value& ab, const std::string& where, const std::vector<std::string>& arms);
+
 }  // namespace carpool

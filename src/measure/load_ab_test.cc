@@ -164,7 +164,7 @@ TEST(ServeAb, TheReportHasTablesRowsVerdictsAndTheQualitySentence) {
   report_serve_ab(options, levels, {32, 8}, report);
   ASSERT_EQ(report.results.size(), 4u);
   const json::value& row = report.results[1];
-  EXPECT_EQ(row.at("policy"), kOea);
+  EXPECT_EQ(row.at("policy"), "oea:k0=5");
   EXPECT_EQ(row.at("batch"), 1);
   EXPECT_EQ(row.at("tokens_per_second"), 122.0);
   EXPECT_EQ(row.at("distinct_experts"), 15.0);
@@ -189,6 +189,21 @@ TEST(ServeAb, TheReportHasTablesRowsVerdictsAndTheQualitySentence) {
   EXPECT_NE(notes.find("at concurrency 1:"), std::string::npos) << notes;
   EXPECT_NE(notes.find("at concurrency 16:"), std::string::npos) << notes;
   EXPECT_NE(notes.find("carpool ab MODEL --a topk --b oea:k0=5"), std::string::npos) << notes;
+}
+
+TEST(ServeAb, ShowsTheQualityThatAnotherCommandMeasured) {
+  const json::value ab = parse_json(
+      "{\"model\": \"books\", \"command\": \"carpool ab x\", \"results\": [{\"policy\": \"topk\", \"batch\": 16}, "
+      "{\"policy\": \"oea:k0=5\", \"batch\": 16, \"cross_entropy_delta\": 0.0123, \"cross_entropy_delta_lo\": 0.01, "
+      "\"cross_entropy_delta_hi\": 0.015, \"kl_mean\": 0.02, \"top1_agreement\": 0.953}]}",
+      "ab.json");
+  const Table table = measured_quality(ab, "ab.json", {"topk", "oea:min_batch=2,k0=5"});
+  ASSERT_EQ(table.rows.size(), 1u);
+  EXPECT_EQ(table.rows[0], (std::vector<std::string>{"oea:min_batch=2,k0=5", "16", "+0.0123 [+0.0100, +0.0150]",
+                                                     "0.0200", "95.30 %"}));
+  EXPECT_NE(table.title.find("books"), std::string::npos) << table.title;
+  EXPECT_THROW(measured_quality(ab, "ab.json", {"topk", "oea:k0=3"}), Error) << "not in the file";
+  EXPECT_THROW(measured_quality(parse_json("{\"a\": 1}", "x"), "x", {kOea}), Error);
 }
 
 TEST(ServeAb, AServerWithoutCountersStillGetsItsTables) {

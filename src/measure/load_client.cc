@@ -259,6 +259,9 @@ struct LoadClient::Impl {
     int open = 0, done = 0;
   };
 
+  // Temporaries stay out of coroutines: g++ 12 may destroy those of braces and conditions twice there.
+  Sent post(const LoadRequest& request) const { return {"POST", request.path, request.body, headers, timeout_s}; }
+
   asio::awaitable<void> one(State& state, size_t index) {
     const LoadRequest& request = state.plan.requests[index];
     LoadOutcome& outcome = state.run.outcomes[index];
@@ -266,7 +269,7 @@ struct LoadClient::Impl {
     outcome.start = began - state.began;
     try {
       OutcomeSink sink(state.plan.backend, request, began, outcome);
-      const Sent sent{"POST", request.path, request.body, headers, timeout_s};
+      const Sent sent = post(request);
       const TransportFailure failure = co_await exchange(url, endpoints, sent, sink);
       if (failure.kind.empty()) {
         sink.finish();

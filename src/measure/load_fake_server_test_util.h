@@ -142,8 +142,7 @@ class FakeServer {
     auto [ec, n] = co_await http::async_read(socket, buffer, parser, kTuple);
     if (ec) co_return;
     const auto& message = parser.get();
-    Got got{std::string(message.method_string()), std::string(message.target()), message.body(), {}};
-    for (const auto& field : message) got.headers.emplace_back(field.name_string(), field.value());
+    const Got got = read(message);
     {
       const std::lock_guard lock(mutex_);
       got_.push_back(got);
@@ -155,7 +154,31 @@ class FakeServer {
     --open_;
   }
 
-  asio::awaitable<void> put(Socket& socket, std::string text) {
+  template <class Message>
+  static Got read(const Message& message) {
+    Got got{std::string(message.method_string()), std::string(message.target()), message.body(), {}};
+    for (const auto& field : message) got.headers.emplace_back(field.name_string(), field.value());
+    return got;
+  }
+
+  static std::string head_of(const Reply& reply) {
+    size_t bytes = 0;
+    for (const std::string& piece : reply.pieces) bytes += piece.size();
+    std::string head = "HTTP/1.1 " + std::to_string(reply.status) + " X\r\nContent-Type: " + reply.type + "\r\n";
+    for (const auto& [name, value] : reply.headers) head += name + ": " + value + "\r\n";
+    head += reply.chunked ? "Transfer-Encoding: chunked\r\n" : "Content-Length: " + std::to_string(bytes) + "\r\n";
+    return head + "\r\n";
+  }
+
+  static std::string piece_of(const Reply& reply, const std::string& piece) {
+    if (!reply.chunked) return piece;
+    char size[20];
+    std::snprintf(size, sizeof size, "%zx\r\n", piece.size());
+    return size + piece + "\r\n";
+  }
+
+  // `text` must outlive the call: temporaries in a coroutine are not safe with g++ 12.
+  asio::awaitable<void> put(Socket& socket, const std::string& text) {
     auto [ec, n] = co_await asio::async_write(socket, asio::buffer(text), kTuple);
     static_cast<void>(ec);
   }
@@ -172,23 +195,19 @@ class FakeServer {
       co_await put(socket, reply.raw);
       co_return;
     }
-    size_t bytes = 0;
-    for (const std::string& piece : reply.pieces) bytes += piece.size();
-    std::string head = "HTTP/1.1 " + std::to_string(reply.status) + " X\r\nContent-Type: " + reply.type + "\r\n";
-    for (const auto& [name, value] : reply.headers) head += name + ": " + value + "\r\n";
-    head += reply.chunked ? "Transfer-Encoding: chunked\r\n" : "Content-Length: " + std::to_string(bytes) + "\r\n";
-    co_await put(socket, head + "\r\n");
+    std::string text = head_of(reply);
+    co_await put(socket, text);
     asio::steady_timer pause(io_);
     for (const std::string& piece : reply.pieces) {
       if (reply.pause_ms > 0) {
         pause.expires_after(std::chrono::milliseconds(reply.pause_ms));
         co_await pause.async_wait(kTuple);
       }
-      char size[20];
-      std::snprintf(size, sizeof size, "%zx\r\n", piece.size());
-      co_await put(socket, reply.chunked ? size + piece + "\r\n" : piece);
+      text = piece_of(reply, piece);
+      co_await put(socket, text);
     }
-    if (reply.chunked && !reply.cut) co_await put(socket, "0\r\n\r\n");
+    text = "0\r\n\r\n";
+    if (reply.chunked && !reply.cut) co_await put(socket, text);
   }
 
   Handler handler_;

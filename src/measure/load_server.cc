@@ -250,6 +250,11 @@ json::value LoadServer::info() {
   return value.is_null() ? get_json("/get_server_info") : value;
 }
 
+json::value LoadServer::model_info() {
+  json::value value = get_json("/model_info");
+  return value.is_null() ? get_json("/get_model_info") : value;
+}
+
 std::optional<ServerCounters> LoadServer::counters() {
   std::optional<ServerCounters> last;
   for (int i = 0; i < kMostScrapes; ++i) {
@@ -265,8 +270,14 @@ std::optional<ServerCounters> LoadServer::counters() {
 }
 
 std::string LoadServer::flush_cache() {
-  const HttpAnswer answer = client_.call("POST", "/flush_cache", "", kCallSeconds, admin_key_);
-  return answer.ok() ? "" : answer_text(answer);
+  HttpAnswer answer;
+  for (int i = 0; i < kMostScrapes; ++i) {
+    answer = client_.call("POST", "/flush_cache", "", kCallSeconds, admin_key_);
+    if (answer.ok()) return "";
+    if (answer.status != 400) break;
+    std::this_thread::sleep_for(kScrapePause);  // not idle yet: the last request's end is still on its way
+  }
+  return answer_text(answer);
 }
 
 std::string LoadServer::policy() {

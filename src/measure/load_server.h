@@ -52,10 +52,11 @@ class LoadServer {
   TokenCounter token_counter(const std::string& model);
   // Tokens of many texts, nothing when the server cannot say.
   std::optional<int64_t> count_tokens(const std::string& model, const std::vector<std::string>& texts);
-  json::value info();  // /server_info; null when there is none
+  json::value info();        // /server_info; null when there is none
+  json::value model_info();  // /model_info; the same
   // When the steps of finished requests have been counted, too: asks again until two answers agree, at most 20 times.
   std::optional<ServerCounters> counters();
-  // The reason why not; "" when it was done.
+  // The reason why not; "" when it was done. A server that is not idle yet is asked again, at most 20 times.
   std::string flush_cache();
   // The default policy, "" when the server does not say.
   std::string policy();

@@ -174,6 +174,13 @@ TEST(LoadServer, OperatorsCallsCarryTheAdminKey) {
   }
 }
 
+TEST(LoadServer, AsksAgainWhileTheServerIsNotIdle) {
+  std::atomic<int> asked{0};
+  Fixture f([&](const Got&) { return json_reply("{}", ++asked < 3 ? 400 : 200); });
+  EXPECT_EQ(f.server.flush_cache(), "");
+  EXPECT_EQ(asked, 3);
+}
+
 TEST(FindNumber, SearchesObjectsAndListsToADepth) {
   const json::value v = parse_json("{\"a\": [{\"b\": {\"n_experts\": 64}}], \"top\": 3}", "x");
   EXPECT_EQ(find_number(v, {"num_experts", "n_experts"}), 64);
