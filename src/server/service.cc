@@ -221,6 +221,7 @@ json::object Service::routing_report(const std::string& routing, const RequestSt
   const size_t semicolon = routing.find(';');
   const std::string spec = routing.substr(0, semicolon);
   const bool plain = spec == "topk" || spec == "isolated";
+  json::object out;
   out["routing"] = spec;
   out["scope"] = plain ? name(RoutingScope::kIsolated) : name(options_.scope);
   const bool applied = stats.rows[static_cast<size_t>(PlainReason::kApplied)] > 0;
