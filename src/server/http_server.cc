@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <netinet/tcp.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -142,6 +143,9 @@ void HttpServer::Impl::admit(tcp::socket socket) {
   socket.set_option(tcp::no_delay(true), ignored);
   socket.set_option(asio::socket_base::keep_alive(true), ignored);
   socket.set_option(asio::socket_base::send_buffer_size(kSendBuffer), ignored);
+  // A client that vanished without a word acknowledges nothing; that, too, ends after the write-stall time.
+  const auto unacknowledged_ms = static_cast<unsigned>(options.limits.write_stall_s * 1000);
+  setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &unacknowledged_ms, sizeof unacknowledged_ms);
   const bool refused = open >= options.limits.connections && !make_room();
   // Those who get a refusal keep their socket for a moment so that it arrives; of that, too, there is a limit.
   if (refused && refusing >= options.limits.connections) {
@@ -164,7 +168,11 @@ void HttpServer::Impl::spawn(const std::shared_ptr<Session>& session, bool refus
       session->executor(), session->run(refused ? &refusal : nullptr),
       asio::bind_cancellation_slot(session->cancellation_slot(),
                                    [this, session, refused](std::exception_ptr) { ended(session, refused); }));
-  if (shared.stopping) session->close_if_idle();
+  if (shared.aborting) {
+    session->abort();
+  } else if (shared.stopping) {
+    session->close_if_idle();
+  }
 }
 
 void HttpServer::Impl::ended(const std::shared_ptr<Session>& session, bool refused) {
@@ -195,8 +203,7 @@ bool HttpServer::Impl::make_room() {
     no_room_before = now + kRoomPause;  // a flood of clients does not look through the list for each of them
     return false;
   }
-  oldest->close_if_idle();
-  return true;
+  return oldest->give_way();
 }
 
 // Accepts one client with the descriptor in reserve, refuses it and closes. False when that did not work.
@@ -219,6 +226,7 @@ HttpServer::HttpServer(const HttpOptions& options, Handler handler, HttpObserver
 
 HttpServer::~HttpServer() {
   stop_accepting();
+  impl_->shared.aborting = true;
   {
     std::unique_lock lock(impl_->mutex);
     for (const auto& session : impl_->sessions) session->abort();

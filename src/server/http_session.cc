@@ -332,12 +332,19 @@ asio::awaitable<void> Session::linger() {
 }
 
 void Session::now_idle(bool idle) {
+  idle_ = idle;
   idle_since_.store(idle ? Clock::now().time_since_epoch().count() : 0, std::memory_order_relaxed);
+}
+
+bool Session::give_way() {
+  if (idle_since_.exchange(0, std::memory_order_relaxed) == 0) return false;
+  close_if_idle();
+  return true;
 }
 
 void Session::close_if_idle() {
   asio::post(executor(), [self = shared_from_this()] {
-    if (self->idle()) self->connection_->close();
+    if (self->idle_ && self->connection_->input().empty()) self->connection_->close();
   });
 }
 

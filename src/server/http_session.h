@@ -22,6 +22,7 @@ struct SessionShared {
   HttpServer::Handler handler;
   HttpObserver observer;
   std::atomic<bool> stopping{false};  // sessions end after their response
+  std::atomic<bool> aborting{false};  // sessions end now
   std::atomic<size_t> body_bytes{0};  // of all requests that arrive or are answered
 
   std::string new_request_id();
@@ -41,8 +42,10 @@ class Session : public std::enable_shared_from_this<Session> {
   // Serves the connection until it ends. With `refusal`, says that at once and ends.
   asio::awaitable<void> run(const ApiError* refusal = nullptr);
 
-  // From any thread. Since when no request is under way, in nanoseconds of the steady clock; 0 = one is.
+  // From any thread. Since when no request is under way, in nanoseconds of the steady clock; 0 = one is, or this was
+  // asked to give way.
   int64_t idle_since() const { return idle_since_.load(std::memory_order_relaxed); }
+  bool give_way();  // closes it if it is idle; false when that was asked before or a request is under way
   void close_if_idle();
   // Ends it now: the client counts as gone, and whatever the handler waits for is cancelled.
   void abort();
@@ -56,13 +59,12 @@ class Session : public std::enable_shared_from_this<Session> {
   asio::awaitable<bool> handle(RequestParser& parser);
   asio::awaitable<void> refuse(ApiError error, bool head_only);
   asio::awaitable<void> linger();
-  bool idle() const { return idle_since() != 0 && connection_->input().empty(); }
   void now_idle(bool idle);
 
   const std::shared_ptr<Connection> connection_;
   SessionShared& shared_;
   asio::cancellation_signal cancellation_;
-  bool first_ = true;
+  bool first_ = true, idle_ = true;
   std::atomic<int64_t> idle_since_{0};
 };
 
