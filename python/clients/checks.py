@@ -69,8 +69,7 @@ class Server:
         request = urllib.request.Request(self.url + path, method=method,
                                          data=None if body is None else json.dumps(body).encode())
         request.add_header("Content-Type", "application/json")
-        if self.key:
-            request.add_header("Authorization", f"Bearer {self.key}")
+        request.add_header("Authorization", f"Bearer {self.key}")  # without a key just "Bearer ", as lm-eval sends it
         try:
             with urllib.request.urlopen(request, timeout=PATIENCE * 5) as answer:
                 return answer.status, answer.read().decode()
