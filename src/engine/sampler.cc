@@ -44,27 +44,36 @@ inline float decay(float x) {
 int bin_of(float x) { return static_cast<int>(std::min(x, (kBins - 1) / kBinsPerUnit) * kBinsPerUnit); }
 
 // The first index of the highest logit; -1 when no logit is finite or one is NaN or +Inf. In lanes, so that the
-// compiler looks at many at once.
+// compiler looks at many at once, and in blocks, so that only the best one is looked at twice.
 int highest(std::span<const float> logits) {
-  constexpr size_t kLanes = 16;
-  float best[kLanes];
-  int bad[kLanes] = {};
-  std::fill_n(best, kLanes, -INFINITY);
-  size_t i = 0;
-  for (; i + kLanes <= logits.size(); i += kLanes) {
-    const float* block = &logits[i];
-    for (size_t j = 0; j < kLanes; ++j) {
-      best[j] = block[j] > best[j] ? block[j] : best[j];
-      bad[j] |= !(block[j] <= std::numeric_limits<float>::max());
+  constexpr size_t kLanes = 16, kBlock = 1024;
+  std::span<const float> best_block;
+  float top = -INFINITY;
+  bool bad = false;
+  for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
+    const std::span<const float> block = logits.subspan(begin, std::min(kBlock, logits.size() - begin));
+    float best[kLanes];
+    int broken[kLanes] = {};
+    std::fill_n(best, kLanes, -INFINITY);
+    size_t i = 0;
+    for (; i + kLanes <= block.size(); i += kLanes) {
+      for (size_t j = 0; j < kLanes; ++j) {
+        best[j] = block[i + j] > best[j] ? block[i + j] : best[j];
+        broken[j] |= !(block[i + j] <= std::numeric_limits<float>::max());
+      }
+    }
+    for (; i < block.size(); ++i) {
+      best[0] = std::max(best[0], block[i]);
+      broken[0] |= !(block[i] <= std::numeric_limits<float>::max());
+    }
+    bad |= std::any_of(broken, broken + kLanes, [](int b) { return b != 0; });
+    if (const float most = *std::max_element(best, best + kLanes); most > top) {
+      top = most;
+      best_block = block;
     }
   }
-  for (; i < logits.size(); ++i) {
-    best[0] = std::max(best[0], logits[i]);
-    bad[0] |= !(logits[i] <= std::numeric_limits<float>::max());
-  }
-  const float top = *std::max_element(best, best + kLanes);
-  if (top == -INFINITY || std::any_of(bad, bad + kLanes, [](int b) { return b != 0; })) return -1;
-  return static_cast<int>(std::find(logits.begin(), logits.end(), top) - logits.begin());
+  if (bad || best_block.empty()) return -1;
+  return static_cast<int>(&*std::find(best_block.begin(), best_block.end(), top) - logits.data());
 }
 
 }  // namespace
