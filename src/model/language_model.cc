@@ -34,9 +34,13 @@ void StepRecord::add_layer(int m, const RouterInput& in, const Selection& chosen
     for (const int expert : chosen.experts()) ++counts[static_cast<size_t>(expert)];
   }
   if (!routing && !rows) return;
-  select_plain(in, scratch, plain);  // what plain routing would have loaded
+  // What plain routing would have loaded: of rows that no policy decided, what they have (routing/scope.h, push_plain).
+  bool applied = false;
+  for (int t = 0; t < chosen.rows(); ++t) applied = applied || chosen.reason(t) == PlainReason::kApplied;
+  if (applied) select_plain(in, scratch, plain);
   RoutingCounters unwanted;
-  count(in, plain, chosen, scratch, routing ? *routing : unwanted, rows ? std::span(*rows) : std::span<RowRouting>());
+  count(in, applied ? plain : chosen, chosen, scratch, routing ? *routing : unwanted,
+        rows ? std::span(*rows) : std::span<RowRouting>());
 }
 
 }  // namespace carpool
