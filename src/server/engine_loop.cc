@@ -149,6 +149,7 @@ struct EngineLoop::Impl {
   void lose_everything(const char* code);
   void die(const std::string& what);
   double wait_estimate(double now, int ahead);
+  void require_room(int tenant, double now);
   [[noreturn]] void refuse_draining();
 };
 
@@ -375,6 +376,28 @@ void EngineLoop::start() {
   impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
 }
 
+// Throws what a request of this tenant is refused with now; the mutex is held.
+void EngineLoop::Impl::require_room(int tenant, double now) {
+  if (dead) throw unavailable("engine_dead", "the engine has stopped after an internal error", 0);
+  if (draining || stop) refuse_draining();
+  const auto mine = waiting_of.find(tenant);
+  const int share = std::max(1, static_cast<int>(limits.key_share * limits.max_queued));
+  if (limits.tenants > 1 && mine != waiting_of.end() && mine->second >= share) {
+    throw ApiError(429, "rate_limit_error", "key_queue_full",
+                   fmt::format("{} requests of this key are waiting already, its share of the queue", mine->second))
+        .retry_after(whole_seconds(wait_estimate(now, waiting)));
+  }
+  if (waiting >= limits.max_queued) {
+    throw unavailable("overloaded", fmt::format("the queue is full: {} requests are waiting", waiting),
+                      whole_seconds(wait_estimate(now, waiting)));
+  }
+}
+
+void EngineLoop::require_room(int tenant) const {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->require_room(tenant, now_seconds());
+}
+
 RequestId EngineLoop::submit(Request request, std::shared_ptr<EventSink> sink) {
   Impl& m = *impl_;
   try {
@@ -387,19 +410,7 @@ RequestId EngineLoop::submit(Request request, std::shared_ptr<EventSink> sink) {
   RequestId id = 0;
   {
     const std::lock_guard lock(m.mutex);
-    if (m.dead) throw unavailable("engine_dead", "the engine has stopped after an internal error", 0);
-    if (m.draining || m.stop) m.refuse_draining();
-    const auto mine = m.waiting_of.find(tenant);
-    const int share = std::max(1, static_cast<int>(m.limits.key_share * m.limits.max_queued));
-    if (m.limits.tenants > 1 && mine != m.waiting_of.end() && mine->second >= share) {
-      throw ApiError(429, "rate_limit_error", "key_queue_full",
-                     fmt::format("{} requests of this key are waiting already, its share of the queue", mine->second))
-          .retry_after(whole_seconds(m.wait_estimate(now, m.waiting)));
-    }
-    if (m.waiting >= m.limits.max_queued) {
-      throw unavailable("overloaded", fmt::format("the queue is full: {} requests are waiting", m.waiting),
-                        whole_seconds(m.wait_estimate(now, m.waiting)));
-    }
+    m.require_room(tenant, now);
     id = m.next_id++;
     m.inbox.push_back({id, std::move(request), std::move(sink), now});
     ++m.waiting_of[tenant];

@@ -38,6 +38,12 @@ class Streams : public std::enable_shared_from_this<Streams> {
     for (Subscription& s : all_) s.cancel();
   }
 
+  // To be called when nobody asks for events any more: the readers, which keep this alive, then end. Without readers
+  // the subscriptions end with this.
+  void leave() {
+    if (readers_ > 0) cancel();
+  }
+
   // The events of one choice, for those who do not care about the order among choices.
   asio::awaitable<std::vector<Event>> next_of(int choice) { return all_[static_cast<size_t>(choice)].next(kLong); }
 
@@ -49,6 +55,7 @@ class Streams : public std::enable_shared_from_this<Streams> {
       co_return part;
     }
     if (!std::exchange(reading_, true)) {
+      readers_ = all_.size();
       for (size_t i = 0; i < all_.size(); ++i) {
         asio::co_spawn(executor_, read(shared_from_this(), static_cast<int>(i)), asio::detached);
       }
@@ -85,6 +92,7 @@ class Streams : public std::enable_shared_from_this<Streams> {
       self->failure_ = std::current_exception();
       self->timer_.cancel();
     }
+    --self->readers_;
   }
 
   asio::any_io_executor executor_;
@@ -93,12 +101,13 @@ class Streams : public std::enable_shared_from_this<Streams> {
   std::deque<Part> ready_;
   std::exception_ptr failure_;
   bool reading_ = false;
+  size_t readers_ = 0;  // that have not ended
 };
 
-// Cancels what is still open when the handler ends, however it ends: readers then see their last events and end, too.
-struct CancelAtEnd {
+// However the handler ends, so do the requests.
+struct LeaveAtEnd {
   std::shared_ptr<Streams> streams;
-  ~CancelAtEnd() { streams->cancel(); }
+  ~LeaveAtEnd() { streams->leave(); }
 };
 
 // The log learns how many tokens there were, also of answers that failed.
@@ -213,14 +222,18 @@ std::string answer_id(const Call& call, const char* prefix) {
   return fmt::format("{}{}", prefix, call.exchange.request().request_id);
 }
 
-Served& served_for_work(Call& call) { return call.service.served(); }
+Served& served_for_work(Call& call) {
+  Served& served = call.service.served();
+  served.loop->require_room(call.caller.tenant);
+  return served;
+}
 
 asio::awaitable<void> answer_job(Call& call, Job& job) {
   Served& served = call.service.served();
   call.routing = call.service.route(call.caller, job.generation.routing, job.generation.request);
   const auto streams = std::make_shared<Streams>(call.exchange.executor());
   submit_all(call, job, *served.loop, *streams);
-  const CancelAtEnd guard{streams};
+  const LeaveAtEnd guard{streams};
   call.exchange.on_gone([weak = std::weak_ptr(streams)] {
     if (const auto alive = weak.lock()) alive->cancel();
   });
