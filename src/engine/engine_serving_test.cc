@@ -153,6 +153,31 @@ TEST(EngineServing, TheEmbeddedModelKeepsItsTextToo) {
   expect_same_with_everything_on(model, alike(3, some_prompt(7, 40, 1000), 24, 1000), 16 * 9);
 }
 
+// The next turn of a conversation: the prompt is what was said before, the last answer included.
+TEST(EngineServing, AnAnswerIsAPrefixOfTheNextTurnOnlyWhereNoPolicyDecided) {
+  Model model = golden::load("bf16_tied");
+  for (const bool isolated : {false, true}) {
+    Engine engine(model, nullptr, make_policy("oea:k0=1,guard=off,min_batch=1"), small_pool(0));
+    Request first = request_of(some_prompt(1, 40), 60);
+    first.isolated = isolated;
+    const RequestId id = engine.submit(first);
+    for (unsigned n = 2; n < 6; ++n) engine.submit(request_of(some_prompt(n, 8), 60));
+    Request second = request_of(first.prompt, 30);
+    const Answer answer = run_to_end(engine).at(id);
+    EXPECT_EQ(answer.last.stats->rerouted > 0, !isolated);
+    second.prompt.insert(second.prompt.end(), answer.tokens.begin(), answer.tokens.end());
+    second.prompt.push_back(5);
+    second.isolated = true;
+    second.logprobs = 0;
+    const RequestId next = engine.submit(second);
+    const Answer got = run_to_end(engine).at(next), expected = alone(model, second);
+    EXPECT_EQ(got.last.stats->cached_tokens, isolated ? 96 : 32);
+    EXPECT_EQ(got.tokens, expected.tokens);
+    for (size_t t = 0; t < got.tokens.size(); ++t)
+      EXPECT_EQ(got.logprobs[t]->chosen.logprob, expected.logprobs[t]->chosen.logprob) << "to the bit";
+  }
+}
+
 TEST(EngineServing, LogprobsAreThoseOfTheModelAndASecondRequestScoresTheSameTextAlike) {
   Model model = golden::load("bf16_tied");
   Request write = request_of(some_prompt(3, 20), 30);

@@ -46,12 +46,12 @@ bool Scheduler::next(Batch& batch) {
   return batch.rows.size() > 0;
 }
 
-// Prompts that were finished by the last step become prefixes for others.
+// What the last step computed of prompts becomes a prefix for others.
 void Scheduler::share_prompts() {
   if (!options_.prefix_cache) return;
   for (auto& s : running_) {
-    if (s->shared || in_prompt(*s) || !s->request.cache_prefix) continue;
-    s->shared = true;
+    if (s->shared || !s->request.cache_prefix) continue;
+    s->shared = !in_prompt(*s);
     const auto plain = static_cast<size_t>(std::min(s->plain, s->computed));
     cache_.insert(s->request.tenant, std::span(s->tokens).first(plain), s->hold, s->blocks);
   }
@@ -126,7 +126,7 @@ void Scheduler::push_prompts(Batch& batch) {
   for (auto& s : running_) {
     if (!in_prompt(*s)) continue;
     reuse_prefix(*s);
-    prompts_.push_back({s.get(), 0});
+    if (!follows_another(*s)) prompts_.push_back({s.get(), 0});
   }
   share_rows(pacer_.prompt_rows(batch.decode_rows, options_.chunk));
   int scores = options_.score_rows;
@@ -144,6 +144,18 @@ void Scheduler::push_prompts(Batch& batch) {
     count_prefix(*s);
   }
   batch.prefill_rows = batch.rows.size() - batch.decode_rows;
+}
+
+// True when an older prompt of this step computes the very block that `s` would begin with: it waits for it instead.
+bool Scheduler::follows_another(const Sequence& s) const {
+  const int first = s.hold.blocks * kBlock, end = first + kBlock;
+  if (!uses_cache(s) || s.computed > first || end >= s.size()) return false;
+  return std::any_of(prompts_.begin(), prompts_.end(), [&](const PromptShare& p) {
+    const Sequence& o = *p.sequence;
+    return o.request.tenant == s.request.tenant && o.hold.node == s.hold.node && o.request.cache_prefix &&
+           o.prompt_end >= end &&
+           std::equal(s.tokens.begin() + first, s.tokens.begin() + end, o.tokens.begin() + first);
+  });
 }
 
 // Tenants get the same; inside a tenant, and with what is left over, the oldest comes first. So a very long prompt of

@@ -85,6 +85,7 @@ class Scheduler {
   void push_decodes(Batch& batch);
   void push_prompts(Batch& batch);
   void push_row(Sequence& s, Phase phase, Batch& batch);
+  bool follows_another(const Sequence& s) const;
   void share_rows(int budget);
   int most_rows(const Sequence& s) const;  // of its prompt in one step, were it alone
   bool uses_cache(const Sequence& s) const;

@@ -262,11 +262,29 @@ TEST_F(SchedulerTest, AWholePromptInTheCacheStillComputesItsLastBlock) {
 }
 
 TEST_F(SchedulerTest, RequestsOfOnePromptThatComeTogetherComputeItOnce) {
-  Scheduler scheduler(kv_, {.max_batch = 4, .chunk = 16, .prefix_cache = true});
-  for (int i = 0; i < 3; ++i) add_text(scheduler, 0, 33, 2);
-  int rows = 0;
-  while (step(scheduler)) rows += batch_.prefill_rows;
-  EXPECT_LE(rows, 33 + 15 + 1 + 1) << "the second began in the step that finished the first";
+  for (const int chunk : {7, 16, 64}) {
+    Scheduler scheduler(kv_, {.max_batch = 4, .chunk = chunk, .prefix_cache = true});
+    for (int i = 0; i < 3; ++i) add_text(scheduler, 0, 33, 2);
+    int rows = 0;
+    while (step(scheduler)) rows += batch_.prefill_rows;
+    EXPECT_EQ(rows, 33 + 1 + 1) << "chunk " << chunk;
+    EXPECT_EQ(scheduler.prefix_hits(), 64);
+    scheduler.prefix_cache().flush();
+  }
+}
+
+TEST_F(SchedulerTest, PromptsThatOnlyBeginAlikePartWaysWhereTheyDiffer) {
+  Scheduler scheduler(kv_, {.max_batch = 4, .chunk = 64, .prefix_cache = true});
+  add_text(scheduler, 0, 50, 2);
+  auto s = sequence(next_++, std::vector<int>(33, 7), 2);
+  std::iota(s->tokens.begin(), s->tokens.begin() + 16, 0);
+  s->request.prompt = s->tokens;
+  scheduler.add(std::move(s));
+  add_text(scheduler, 100, 10, 2);
+  ASSERT_TRUE(step(scheduler));
+  EXPECT_EQ(batch_.prefill_rows, 60) << "the second waits for the first block of the first, the third for nobody";
+  ASSERT_TRUE(step(scheduler));
+  EXPECT_EQ(batch_.prefill_rows, 17) << "and needs only that one";
 }
 
 TEST_F(SchedulerTest, ACancelledPromptLeavesWhatItComputed) {
