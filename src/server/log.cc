@@ -44,6 +44,7 @@ std::string_view text_of(const json::string& s) { return {s.data(), s.size()}; }
 
 // key=value of a text line: strings are escaped, and quoted where the value would not end at the next space.
 std::string text_value(const json::value& value) {
+  if (value.is_double()) return fmt::format("{:.6g}", value.get_double());
   if (!value.is_string()) return json::serialize(value);
   const std::string safe = escape(text_of(value.get_string()), kLongestValue);
   return safe.empty() || safe.find_first_of(" =") != std::string::npos ? "\"" + safe + "\"" : safe;

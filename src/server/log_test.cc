@@ -21,10 +21,10 @@ struct Lines {
 TEST(Log, WritesTimeLevelMessageAndFieldsOnOneLine) {
   Lines out;
   Log log(LogLevel::kInfo, LogFormat::kText, out.write());
-  log.info("request done", {{"id", "abc"}, {"status", 200}, {"routing", "oea:k0=5; scope=tenant"}});
+  log.info("request done", {{"id", "abc"}, {"status", 200}, {"s", 0.25}, {"routing", "oea:k0=5; scope=tenant"}});
   ASSERT_EQ(out.lines.size(), 1u);
   EXPECT_TRUE(std::regex_match(
-      out.lines[0], std::regex(R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z info  request done id=abc status=200 )"
+      out.lines[0], std::regex(R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z info  request done id=abc status=200 s=0.25 )"
                                R"(routing="oea:k0=5; scope=tenant"\n)")))
       << out.lines[0];
 }
