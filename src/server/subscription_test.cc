@@ -142,10 +142,11 @@ TEST(Subscription, CancelsWhatNobodyWaitsFor) {
   Loop l;
   run([&](asio::any_io_executor executor) -> asio::awaitable<void> {
     l.model.close();
-    {
-      const Subscription unseen(l.loop, executor, canary_request("never read", 3000));
-    }
+    std::optional<Subscription> unread(std::in_place, l.loop, executor, canary_request("never read", 3000));
     l.model.wait_held();
+    std::optional<Subscription> untaken(std::in_place, l.loop, executor, canary_request("not even begun", 3000));
+    untaken.reset();
+    unread.reset();
     std::optional<Subscription> running(std::in_place, l.loop, executor, canary_request("running", 3000));
     l.model.open();
     (void)co_await running->next(kTestPatience.count());
