@@ -108,6 +108,28 @@ std::string canonical(const std::string& spec) {
   }
 }
 
+std::optional<int> whole_number(std::string_view text) {
+  int n = 0;
+  const auto [stop, ec] = std::from_chars(text.data(), text.data() + text.size(), n);
+  return ec == std::errc() ? std::optional(n) : std::nullopt;
+}
+
+// An argument of a policy: from the spec, else its default where that is a number.
+std::optional<int> argument_of(const std::string& spec, const std::string& argument) {
+  for (const char before : {':', ','}) {
+    const std::string key = before + argument + "=";
+    const size_t at = spec.find(key);
+    if (at != std::string::npos) return whole_number(std::string_view(spec).substr(at + key.size()));
+  }
+  for (const PolicyInfo& policy : policy_list()) {
+    if (policy.name != spec.substr(0, spec.find(':'))) continue;
+    for (const ArgumentInfo& info : policy.arguments) {
+      if (info.name == argument) return whole_number(info.fallback);
+    }
+  }
+  return std::nullopt;
+}
+
 // "oea:k0=5; scope=tenant" -> "oea:k0=5".
 std::string applied_spec(const std::string& header) { return header.substr(0, header.find(';')); }
 
@@ -333,14 +355,10 @@ std::vector<ServeAbLevel> run_serve_ab(const ServeAbOptions& options, const RunA
 std::optional<double> predicted_experts_ratio(const std::string& spec, const MoeSizes& sizes, int rows) {
   if (sizes.n_experts < 1 || sizes.top_k < 1 || sizes.top_k > sizes.n_experts) return std::nullopt;
   if (plain_spec(spec)) return 1;
-  size_t at = spec.find(":k0=");
-  if (at == std::string::npos) at = spec.find(",k0=");
-  int k0 = 0;
-  if (at == std::string::npos) return std::nullopt;
-  const char* begin = spec.data() + at + 4;
-  if (std::from_chars(begin, spec.data() + spec.size(), k0).ec != std::errc()) return std::nullopt;
-  if (k0 <= 0 || k0 > sizes.top_k) return std::nullopt;
-  return uniform_experts(sizes.n_experts, k0, rows) / uniform_experts(sizes.n_experts, sizes.top_k, rows);
+  const std::optional<int> k0 = argument_of(spec, "k0");
+  if (!k0 || *k0 <= 0 || *k0 > sizes.top_k) return std::nullopt;
+  if (rows < argument_of(spec, "min_batch").value_or(1)) return 1;
+  return uniform_experts(sizes.n_experts, *k0, rows) / uniform_experts(sizes.n_experts, sizes.top_k, rows);
 }
 
 std::vector<std::string> objections(const ServeAbOptions& options, const ServeAbLevel& level, size_t arm) {

@@ -149,8 +149,10 @@ TEST(ServeAb, ASpecIsComparedByItsMeaningAndNotItsSpelling) {
 TEST(ServeAb, PredictsFromUniformRoutingForPoliciesWithAK0) {
   const MoeSizes sizes{128, 8};
   EXPECT_EQ(predicted_experts_ratio("topk", sizes, 16), 1);
-  EXPECT_NEAR(*predicted_experts_ratio(kOea, sizes, 1), 5.0 / 8, 1e-12);
-  EXPECT_NEAR(*predicted_experts_ratio("oea:min_batch=2,k0=5", sizes, 1), 5.0 / 8, 1e-12);
+  EXPECT_EQ(predicted_experts_ratio(kOea, sizes, 1), 1) << "one row is below its min_batch, 2 by default";
+  EXPECT_NEAR(*predicted_experts_ratio("oea:min_batch=1,k0=5", sizes, 1), 5.0 / 8, 1e-12);
+  EXPECT_NEAR(*predicted_experts_ratio(kOea, sizes, 2), uniform_experts(128, 5, 2) / uniform_experts(128, 8, 2), 1e-12);
+  EXPECT_EQ(predicted_experts_ratio("oea:k0=5,min_batch=17", sizes, 16), 1);
   EXPECT_NEAR(*predicted_experts_ratio(kOea, sizes, 1024), 1, 1e-6) << "every expert is loaded either way";
   EXPECT_FALSE(predicted_experts_ratio("xshare:budget=32", sizes, 16));
   EXPECT_FALSE(predicted_experts_ratio(kOea, {}, 16));

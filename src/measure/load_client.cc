@@ -73,6 +73,7 @@ TransportFailure describe(const char* stage, const error_code& ec) {
 
 using BodyParser = http::response_parser<http::buffer_body>;
 
+// The parser stays as it is, not eager: an eager one holds a piece back until the start of the next chunk is there.
 asio::awaitable<error_code> read_body(beast::tcp_stream& stream, beast::flat_buffer& buffer, BodyParser& parser,
                                       Sink& sink) {
   std::array<char, kPieceBytes> piece;
@@ -125,7 +126,6 @@ asio::awaitable<TransportFailure> exchange(const ServerUrl& url, const tcp::reso
   const beast::string_view routing = reply["x-carpool-routing"];
   sink.head(static_cast<int>(reply.result_int()), type.starts_with("text/event-stream"),
             {routing.data(), routing.size()});
-  parser.eager(true);
   const error_code ended = co_await read_body(stream, buffer, parser, sink);
   stream.socket().shutdown(tcp::socket::shutdown_both, ignored);
   co_return describe("sending its reply", ended);

@@ -200,6 +200,17 @@ TEST(LoadClient, AStreamThatNeverEndsIsGivenUp) {
   EXPECT_FALSE(o.success);
 }
 
+TEST(LoadClient, SeesEveryPieceWhenItComesAndNotWithTheNext) {
+  Reply stalled = fake::native_stream(3);
+  stalled.pieces.resize(2);
+  stalled.stall = true;
+  const LoadOutcome o = one(stalled, 0.5);
+  EXPECT_EQ(o.failure, "timeout");
+  EXPECT_EQ(o.text, "aa") << "both events were seen although nothing followed";
+  EXPECT_GE(o.ttft, 0);
+  EXPECT_EQ(o.itl.size(), 1u);
+}
+
 TEST(LoadClient, APortWhereNobodyListensIsAnOutcomeToo) {
   std::string url;
   {

@@ -47,6 +47,7 @@ struct Reply {
   int pause_ms = 0;                 // before each of them
   bool chunked = true;              // each piece a chunk; else the sum has a Content-Length
   bool cut = false;                 // the connection closes without the end of the body
+  bool stall = false;               // after the pieces nothing comes until the client leaves
   bool never = false;               // nothing is sent until the client leaves
   std::string raw;                  // when not empty, all that is sent
   std::vector<std::pair<std::string, std::string>> headers;
@@ -205,6 +206,11 @@ class FakeServer {
       }
       text = piece_of(reply, piece);
       co_await put(socket, text);
+    }
+    if (reply.stall) {
+      char byte;
+      co_await socket.async_read_some(asio::buffer(&byte, 1), kTuple);
+      co_return;
     }
     text = "0\r\n\r\n";
     if (reply.chunked && !reply.cut) co_await put(socket, text);
