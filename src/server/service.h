@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -136,11 +137,13 @@ class Service {
   boost::asio::thread_pool workers_;
 };
 
+// Without a cancellation slot: when a server ends, Asio's way of cancelling work on another executor would touch what
+// the work has freed by ending meanwhile.
 template <class F>
 boost::asio::awaitable<std::invoke_result_t<F>> Service::offload(F work) {
   co_return co_await boost::asio::co_spawn(
       workers_, [work = std::move(work)]() -> boost::asio::awaitable<std::invoke_result_t<F>> { co_return work(); },
-      boost::asio::use_awaitable);
+      boost::asio::bind_cancellation_slot(boost::asio::cancellation_slot(), boost::asio::use_awaitable));
 }
 
 }  // namespace carpool
