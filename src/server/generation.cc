@@ -11,16 +11,19 @@
 #include <ctime>
 #include <deque>
 #include <exception>
+#include <span>
 #include <utility>
 
 #include "base/checksum.h"
 #include "base/time.h"
+#include "server/fields.h"
 #include "server/subscription.h"
 
 namespace carpool {
 namespace {
 
-constexpr double kLong = 3600;  // seconds between looks at a request that nobody streams
+constexpr double kLong = 3600;                   // seconds between looks at a request that nobody streams
+constexpr size_t kMostScores = size_t{2} << 20;  // of one answer, alternatives included: about 100 bytes of JSON each
 
 // All subscriptions of a job. Everything happens on the executor of its session, one thing at a time.
 class Streams : public std::enable_shared_from_this<Streams> {
@@ -110,13 +113,17 @@ struct LeaveAtEnd {
   ~LeaveAtEnd() { streams->leave(); }
 };
 
-// The log learns how many tokens there were, also of answers that failed.
+// The log learns how many tokens there were, also of answers that failed, and why no more came from the prefix cache.
 struct CountAtEnd {
   Call& call;
   const Reply& reply;
   ~CountAtEnd() {
     call.completion_tokens = 0;
     for (int i = 0; i < reply.choices(); ++i) call.completion_tokens += static_cast<int>(reply.choice(i).tokens.size());
+    const Choice& first = reply.choice(0);
+    if (!first.finished()) return;
+    call.cached_tokens = first.stats.cached_tokens;
+    call.prefix = name(first.stats.prefix);
   }
 };
 
@@ -145,8 +152,11 @@ asio::awaitable<void> stream(Call& call, Streams& streams, Reply& reply) {
   double last = now_seconds();
   while (!reply.finished()) {
     const Streams::Part part = co_await streams.next(silence);
-    reply.take(part.choice, part.events);
-    reply.flush(part.choice, chunks);
+    // A chunk for each token that shows, however many came together: clients count and time them.
+    for (const Event& event : part.events) {
+      reply.take(part.choice, std::span(&event, 1));
+      reply.flush(part.choice, chunks);
+    }
     if (!chunks.empty()) {
       co_await write(call.exchange, chunks);
       last = now_seconds();
@@ -175,8 +185,22 @@ asio::awaitable<void> respond(Call& call, Streams& streams, Reply& reply) {
   co_await call.exchange.respond(std::move(response));
 }
 
-// Submits a request for every choice; those before the one that is refused end with `streams`.
+// An answer is made whole in memory, so the log-probabilities that it may come to hold are bounded.
+void check_scores(const Job& job) {
+  const Request& request = job.generation.request;
+  if (request.logprobs < 0) return;
+  const size_t generated = job.generation.max_tokens_given ? static_cast<size_t>(request.max_tokens) : 0;
+  size_t tokens = 0;
+  for (const Prompt& prompt : job.prompts) tokens += generated + (request.prompt_logprobs ? prompt.ids.size() : 0);
+  const size_t scores = tokens * static_cast<size_t>(job.generation.n) * (static_cast<size_t>(request.logprobs) + 1);
+  if (scores > kMostScores) throw too_many_items("logprobs", scores, kMostScores);
+}
+
+// Submits a request for every choice, when there is room for all; those before one that is refused nevertheless end
+// with `streams`.
 void submit_all(Call& call, const Job& job, EngineLoop& loop, Streams& streams) {
+  check_scores(job);
+  loop.require_room(call.caller.tenant, static_cast<int>(job.prompts.size()) * job.generation.n);
   for (const Prompt& prompt : job.prompts) {
     Request request = job.generation.request;
     request.prompt = prompt.ids;

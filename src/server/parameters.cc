@@ -381,6 +381,12 @@ Generation read_messages(const json::object& body, const ModelConfig& config) {
   return g;
 }
 
+void check_choices(size_t prompts, int n) {
+  if (prompts * static_cast<size_t>(n) <= kMaxChoices) return;
+  throw bad_request("too_many_items",
+                    fmt::format("{} prompts times n = {} are more than {} choices", prompts, n, kMaxChoices), "n");
+}
+
 void fit_max_tokens(int prompt_tokens, const RequestLimits& limits, bool max_tokens_given, Request& request) {
   if (max_tokens_given) return;
   const int64_t room = std::min<int64_t>(limits.context, limits.pool_positions) - prompt_tokens;

@@ -43,7 +43,8 @@ struct Generation {
 
 // Limits of docs/server.md.
 inline constexpr int kMaxN = 8, kMaxLogprobs = 20, kMaxStops = 4, kMaxStopBytes = 256, kMaxStopIds = 128,
-                     kMaxLogitBias = 300, kMaxPrompts = 256, kMaxTools = 128;
+                     kMaxLogitBias = 300, kMaxPrompts = 256, kMaxTools = 128,
+                     kMaxChoices = 1024;  // prompts times n
 
 // Defaults come from the model's generation_config.json (config.sampling) where the API leaves them open.
 Generation read_completion(const json::object& body, const ModelConfig& config);  // max_tokens 16
@@ -54,6 +55,9 @@ Generation read_native(const json::object& sampling_params, const std::string& p
 Generation read_messages(const json::object& body, const ModelConfig& config);  // Anthropic; max_tokens required
 // Throws for what neither /v1/messages nor its count_tokens can do, such as tools.
 void refuse_message_extras(const json::object& body);
+
+// Throws too_many_items when `prompts` times n are more than kMaxChoices.
+void check_choices(size_t prompts, int n);
 
 // The default of max_tokens, cut to what a prompt of `prompt_tokens` leaves of the context and the KV pool. What was
 // asked for stays as it is: the engine refuses what cannot fit.

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <iterator>
+#include <sstream>
 
 #include "server/fields.h"
 
@@ -261,6 +263,41 @@ TEST(Parameters, SeedsAreFreshWhenNoneIsGiven) {
   EXPECT_FALSE(completion({{"seed", -1}}).seed_given);
   EXPECT_EQ(read_completion(read_body(R"({"seed":18446744073709551615})"), model()).request.sampling.seed, UINT64_MAX);
   EXPECT_EQ(completion({{"seed", -2}}).request.sampling.seed, UINT64_MAX - 1);
+}
+
+std::vector<std::string> words(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
+}
+
+TEST(Parameters, ValuesOfWrongTypesAreNeverMoreThanTheClientsMistake) {
+  const std::vector<std::string> names = words(
+      "model routing stream stream_options n best_of seed temperature top_p top_k min_p repetition_penalty "
+      "repeat_penalty presence_penalty frequency_penalty logit_bias stop stop_sequences stop_token_ids no_stop_trim "
+      "include_stop_str_in_output skip_special_tokens ignore_eos max_tokens max_completion_tokens max_new_tokens "
+      "min_tokens min_new_tokens logprobs top_logprobs prompt_logprobs echo suffix tools tool_choice functions "
+      "response_format modalities thinking cache_prompt cache_salt return_token_ids user grammar experts");
+  const std::vector<std::string> values = words(
+      "null true 0 -1 -0.0 1e308 -9223372036854775808 18446744073709551615 \"\" \"x\" [] {} [null] [[]] [{}] [1e300] "
+      "{\"a\":1} {\"type\":1} {\"type\":{}} {\"1\":[]} [\"\"]");
+  const Reader readers[] = {completion, chat, native, messages};
+  int accepted = 0;
+  for (const std::string& field : names) {
+    for (const std::string& value : values) {
+      const json::object body = read_body("{\"" + field + "\":" + value + "}");
+      for (const Reader& read : readers) {
+        try {
+          const Generation g = read(body);
+          check(g.request.sampling, 1000);
+          ++accepted;
+        } catch (const ApiError& e) {
+          EXPECT_EQ(e.status(), 400) << field << " " << value;
+          EXPECT_FALSE(e.param().empty()) << field << " " << value;
+        }
+      }
+    }
+  }
+  EXPECT_GT(accepted, 100);
 }
 
 TEST(Parameters, SaltedPrefixesAreNotShared) {

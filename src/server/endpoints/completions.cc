@@ -11,6 +11,7 @@ Job read_job(const Call& call, const Served& served) {
   job.generation = read_completion(body, served.config);
   call.service.check_model(job.generation.model);
   job.prompts = read_prompts(Fields(body).required("prompt"), "prompt", served.config.vocab).items;
+  check_choices(job.prompts.size(), job.generation.n);
   for (Prompt& prompt : job.prompts) {
     encode(served.tokenizer, job.generation.add_special_tokens, "prompt", prompt);
   }

@@ -78,6 +78,7 @@ Job read_job(const Call& call, const Served& served) {
   job.generation = read_native(sampling, "sampling_params", body, served.config);
   call.service.check_model(job.generation.model);
   Prompts prompts = read_input(fields, served.config.vocab);
+  check_choices(prompts.items.size(), job.generation.n);
   for (Prompt& prompt : prompts.items) encode(served.tokenizer, true, "text", prompt);
   NativeOptions options;
   read_logprobs(fields, prompts, options, job.generation.request);

@@ -205,6 +205,7 @@ TEST_F(BooksServer, BadRequestsAreTheClientsMistakeInOneShape) {
       {"/v1/completions", R"({"prompt":[99999999]})", 400, "invalid_value"},
       {"/v1/completions", R"({"prompt":["a",1]})", 400, "invalid_value"},
       {"/v1/completions", R"({"prompt":"a","max_tokens":100000})", 400, "context_length_exceeded"},
+      {"/v1/completions", R"({"prompt":")" + std::string(1'000'000, 'A') + "\"}", 400, "context_length_exceeded"},
       {"/v1/completions", R"({"prompt":"a","model":"gpt-4"})", 404, "model_not_found"},
       {"/v1/chat/completions", chat + R"("tools":[{"type":"function"}]})", 400, "unsupported_value"},
       {"/v1/chat/completions", chat + R"("n":9})", 400, "too_many_items"},
@@ -226,6 +227,9 @@ TEST_F(BooksServer, BadRequestsAreTheClientsMistakeInOneShape) {
   for (int i = 0; i < 257; ++i) prompts += i ? ",\"a\"" : "\"a\"";
   const RawResponse many = server->post("/v1/completions", "{\"prompt\":" + prompts + "]}");
   EXPECT_EQ(json::parse(many.body).at("error").at("code"), "too_many_items");
+  const std::string two_hundred = prompts.substr(0, 200 * 4 - 1) + "]";
+  const RawResponse product = server->post("/v1/completions", "{\"n\":8,\"prompt\":" + two_hundred + "}");
+  EXPECT_EQ(json::parse(product.body).at("error").at("param"), "n") << product.body;
 }
 
 TEST(CanaryServer, ManyPromptsAndChoicesEachGetTheirOwnText) {
@@ -336,6 +340,17 @@ TEST(CanaryServer, AnEngineThatDiesEndsStreamsWithAnErrorAndWithoutDone) {
   while (std::optional<RawEvent> event = two.read_event()) events.push_back(*event);
   EXPECT_EQ(events.back().name, "error");
   EXPECT_EQ(data_of(events.back()).at("type"), "error");
+}
+
+TEST(CanaryServer, EveryTokenThatShowsHasAChunk) {
+  LiveServer server(LiveServer::canary());
+  const std::vector<RawEvent> events =
+      server.stream("/v1/completions", {{"prompt", "x"}, {"max_tokens", 50}, {"temperature", 0}, {"stream", true}});
+  ASSERT_EQ(events.size(), 51u) << "and [DONE]";
+  const std::string text = canary_text("x", 50);
+  for (size_t i = 0; i < 50; ++i) {
+    EXPECT_EQ(data_of(events[i]).at("choices").at(0).at("text"), json::value(text.substr(i, 1)));
+  }
 }
 
 TEST(CanaryServer, NativeListsGiveListsAndStreamsNameTheIndex) {
