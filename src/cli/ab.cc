@@ -32,9 +32,9 @@ struct Options {
 };
 
 // The non-empty lines of the file of prompts, each with its line number.
-std::vector<Prompt> read_prompts(const std::string& path, const Tokenizer& tokenizer) {
+std::vector<AbPrompt> read_prompts(const std::string& path, const Tokenizer& tokenizer) {
   const std::string text = read_text_file(path);
-  std::vector<Prompt> prompts;
+  std::vector<AbPrompt> prompts;
   int number = 0;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
@@ -58,10 +58,10 @@ std::string prompts_path(const Options& options) {
 
 // The prompts of the file, filled up with starts of documents of the text where more are needed. Documents beyond those
 // of the quality pass are used too.
-std::vector<Prompt> all_prompts(const Options& options, const std::vector<std::string>& files,
-                                const Tokenizer& tokenizer) {
+std::vector<AbPrompt> all_prompts(const Options& options, const std::vector<std::string>& files,
+                                  const Tokenizer& tokenizer) {
   const int needed = *std::max_element(options.ab.concurrency.begin(), options.ab.concurrency.end());
-  std::vector<Prompt> prompts;
+  std::vector<AbPrompt> prompts;
   if (const std::string path = prompts_path(options); !path.empty()) prompts = read_prompts(path, tokenizer);
   prompts = distinct_prompts(std::move(prompts), {}, needed);
   if (std::ssize(prompts) >= needed) {
@@ -106,7 +106,7 @@ void run(Options& options, const Invocation& invocation) {
   LoadedModel loaded = load_model(options.model);
   const std::vector<std::string> files = text_files(options);
   const Documents documents = read_documents(loaded.tokenizer, files, options.ab.text);
-  const std::vector<Prompt> prompts = all_prompts(options, files, loaded.tokenizer);
+  const std::vector<AbPrompt> prompts = all_prompts(options, files, loaded.tokenizer);
   const int copies = options.cold_copies.value_or(default_cold_copies(loaded.model));
   loaded.model.set_cold_copies(copies);
   Progress progress(options.model.quiet);

@@ -30,14 +30,14 @@ StepSizes sizes_of(const Model& model) {
           static_cast<double>(model.weights().dense_bytes_per_step()), 2.0 * c.kv_width() * c.layers * sizeof(float)};
 }
 
-int64_t pool_tokens(std::span<const Prompt> prompts, int new_tokens) {
+int64_t pool_tokens(std::span<const AbPrompt> prompts, int new_tokens) {
   int64_t blocks = 0;
-  for (const Prompt& prompt : prompts) blocks += KvCache::blocks_for(std::ssize(prompt.tokens) + new_tokens);
+  for (const AbPrompt& prompt : prompts) blocks += KvCache::blocks_for(std::ssize(prompt.tokens) + new_tokens);
   return blocks * KvCache::kBlockTokens;
 }
 
 // Runs one request per prompt to its end under the side's policy: one repeat.
-void run_requests(Model& model, std::span<const Prompt> prompts, const AbOptions& options, Side& side) {
+void run_requests(Model& model, std::span<const AbPrompt> prompts, const AbOptions& options, Side& side) {
   const int concurrency = static_cast<int>(prompts.size());
   EngineOptions engine_options;
   engine_options.max_batch = concurrency;
@@ -45,7 +45,7 @@ void run_requests(Model& model, std::span<const Prompt> prompts, const AbOptions
   engine_options.kv_tokens = pool_tokens(prompts, options.new_tokens);
   Engine engine(model, nullptr, make_policy(side.spec), engine_options);
   Positions positions;
-  for (const Prompt& prompt : prompts) {
+  for (const AbPrompt& prompt : prompts) {
     Request request;
     request.prompt = prompt.tokens;
     request.max_tokens = options.new_tokens;
@@ -99,9 +99,9 @@ void check_documents(int64_t documents, const std::vector<int>& concurrency) {
   }
 }
 
-void check_prompts(const std::vector<Prompt>& prompts, const ModelConfig& config, const AbOptions& options) {
+void check_prompts(const std::vector<AbPrompt>& prompts, const ModelConfig& config, const AbOptions& options) {
   std::set<std::vector<int>> different;
-  for (const Prompt& prompt : prompts) {
+  for (const AbPrompt& prompt : prompts) {
     const std::string origin = escape(prompt.origin, 400);
     if (prompt.tokens.empty()) refuse(fmt::format("{}: the prompt has no tokens", origin));
     if (std::ssize(prompt.tokens) + options.new_tokens > config.context) {
@@ -120,10 +120,10 @@ void check_prompts(const std::vector<Prompt>& prompts, const ModelConfig& config
 
 size_t last_level_cache() { return cpu_info().l3_bytes ? cpu_info().l3_bytes : kDefaultCacheBytes; }
 
-std::vector<Prompt> distinct_prompts(std::vector<Prompt> prompts, const Documents& starts, int needed) {
+std::vector<AbPrompt> distinct_prompts(std::vector<AbPrompt> prompts, const Documents& starts, int needed) {
   std::set<std::vector<int>> seen;
-  std::vector<Prompt> out;
-  for (Prompt& prompt : prompts) {
+  std::vector<AbPrompt> out;
+  for (AbPrompt& prompt : prompts) {
     if (seen.insert(prompt.tokens).second) out.push_back(std::move(prompt));
   }
   for (size_t i = 0; i < starts.size() && std::ssize(out) < needed; ++i) {
@@ -171,7 +171,7 @@ double ReadProbe::gbps() {
   return best;
 }
 
-std::vector<ResultRow> run_ab(Model& model, const std::vector<Prompt>& prompts, const Documents& documents,
+std::vector<ResultRow> run_ab(Model& model, const std::vector<AbPrompt>& prompts, const Documents& documents,
                               const AbOptions& options) {
   check_ab(model.config(), options);
   check_documents(std::ssize(documents), options.concurrency);

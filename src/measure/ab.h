@@ -27,14 +27,14 @@ struct AbOptions {
 };
 
 // A prompt and where it comes from, for messages: "prompts.txt line 3".
-struct Prompt {
+struct AbPrompt {
   std::vector<int> tokens;
   std::string origin;
 };
 
 // Drops prompts whose tokens came before, then appends starts of documents that are not there yet until there are
 // `needed`, or no more.
-std::vector<Prompt> distinct_prompts(std::vector<Prompt> prompts, const Documents& starts, int needed);
+std::vector<AbPrompt> distinct_prompts(std::vector<AbPrompt> prompts, const Documents& starts, int needed);
 
 // What can be refused before a model is loaded. Error{kUsage} for options out of range, documents that do not fit the
 // context or do not fill the batches; kConfig for a model without routed experts and for policies that do not fit it.
@@ -42,7 +42,7 @@ void check_ab(const ModelConfig& config, const AbOptions& options);
 
 // Request i of a concurrency gets prompt i. check_ab, and Error{kUsage} for prompts that are too few, alike, or too
 // long for the context, before anything is timed; kMalformed when the model's logits are not finite.
-std::vector<ResultRow> run_ab(Model& model, const std::vector<Prompt>& prompts, const Documents& documents,
+std::vector<ResultRow> run_ab(Model& model, const std::vector<AbPrompt>& prompts, const Documents& documents,
                               const AbOptions& options);
 
 // Bytes of the last-level cache; 64 MiB where the processor does not say.

@@ -28,7 +28,7 @@ Documents documents_of(int count, int tokens) {
   return out;
 }
 
-std::vector<Prompt> prompts_of(int count, int tokens) {
+std::vector<AbPrompt> prompts_of(int count, int tokens) {
   return distinct_prompts({}, documents_of(count, tokens), count);
 }
 
@@ -87,7 +87,7 @@ TEST(AbChecks, AModelWithoutRoutedExpertsHasNothingToCompare) {
 TEST(AbChecks, TooLongAndTooFewPromptsAreRefusedByNameAndNumber) {
   Model model = golden::load("bf16_tied");
   const AbOptions options = small_options();
-  std::vector<Prompt> prompts = prompts_of(4, 12);
+  std::vector<AbPrompt> prompts = prompts_of(4, 12);
   prompts[2] = {std::vector<int>(249, 1), "prompts.txt line 7"};
   expect_error(error_of([&] { run_ab(model, prompts, documents_of(8, 12), options); }), ErrorKind::kUsage,
                "prompts.txt line 7: the prompt's 249 tokens and 8 new ones do not fit the model's context of 256");
@@ -100,9 +100,9 @@ TEST(AbChecks, TooLongAndTooFewPromptsAreRefusedByNameAndNumber) {
 }
 
 TEST(AbPrompts, StartsOfDocumentsFillUpWithoutRepeatingAnything) {
-  const std::vector<Prompt> own = {{{1, 2}, "line 1"}, {{3}, "line 2"}, {{1, 2}, "line 3"}};
+  const std::vector<AbPrompt> own = {{{1, 2}, "line 1"}, {{3}, "line 2"}, {{1, 2}, "line 3"}};
   const Documents starts = {{3}, {4, 5}, {4, 5}, {6}, {7}};
-  const std::vector<Prompt> filled = distinct_prompts(own, starts, 4);
+  const std::vector<AbPrompt> filled = distinct_prompts(own, starts, 4);
   ASSERT_EQ(filled.size(), 4u);
   EXPECT_EQ(filled[0].origin, "line 1");
   EXPECT_EQ(filled[1].origin, "line 2");

@@ -130,7 +130,8 @@ const AddedToken* AddedTokenMatcher::longest_at(std::string_view text, size_t po
   return best;
 }
 
-void AddedTokenMatcher::cut(std::string_view text, std::span<const Range> trusted, std::vector<AddedMatch>& out) const {
+void AddedTokenMatcher::cut(std::string_view text, std::span<const ByteRange> trusted,
+                            std::vector<AddedMatch>& out) const {
   size_t done = 0;  // everything before is in `out`
   size_t range = 0;
   for (size_t pos = 0; pos < text.size() && !tokens_.empty();) {

@@ -24,14 +24,14 @@ struct AddedToken {
 };
 
 // Half-open byte ranges of a text that may hold control tokens: sorted, disjoint, not adjacent.
-struct Range {
+struct ByteRange {
   size_t begin, end;
 };
 
 // One part of a text that was cut: a token, or (id -1) the text between tokens.
 struct AddedMatch {
   int id;
-  Range range;
+  ByteRange range;
 };
 
 // Finds one round's tokens.
@@ -41,7 +41,7 @@ class AddedTokenMatcher {
   explicit AddedTokenMatcher(std::vector<AddedToken> tokens);
   bool empty() const { return tokens_.empty(); }
   // Cuts `text` (valid UTF-8) into tokens and the parts between. Appends to `out`; parts are never empty.
-  void cut(std::string_view text, std::span<const Range> trusted, std::vector<AddedMatch>& out) const;
+  void cut(std::string_view text, std::span<const ByteRange> trusted, std::vector<AddedMatch>& out) const;
 
  private:
   const AddedToken* longest_at(std::string_view text, size_t pos, bool trusted, size_t trusted_end) const;

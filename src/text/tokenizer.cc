@@ -16,7 +16,7 @@ constexpr size_t kMaxTextBytes = size_t{1} << 30;
 // A text and the stretches of it that may hold control tokens.
 struct MarkedText {
   std::string text;
-  std::vector<Range> trusted;
+  std::vector<ByteRange> trusted;
 
   void append(std::string_view more, bool is_trusted) {
     if (is_trusted && !more.empty()) {
@@ -28,7 +28,7 @@ struct MarkedText {
 };
 
 // NFC of text[range], stretch by stretch, so that a mark in untrusted text cannot change a trusted character.
-MarkedText normalize_part(const MarkedText& marked, Range range, bool nfc) {
+MarkedText normalize_part(const MarkedText& marked, ByteRange range, bool nfc) {
   MarkedText out;
   const auto append = [&](size_t begin, size_t end, bool trusted) {
     const std::string_view part = std::string_view(marked.text).substr(begin, end - begin);
@@ -40,7 +40,7 @@ MarkedText normalize_part(const MarkedText& marked, Range range, bool nfc) {
   };
   size_t pos = range.begin;
   auto stretch = std::partition_point(marked.trusted.begin(), marked.trusted.end(),
-                                      [&](const Range& r) { return r.end <= range.begin; });
+                                      [&](const ByteRange& r) { return r.end <= range.begin; });
   for (; stretch != marked.trusted.end() && stretch->begin < range.end; ++stretch) {
     const size_t begin = std::max(stretch->begin, range.begin), end = std::min(stretch->end, range.end);
     append(pos, begin, false);
