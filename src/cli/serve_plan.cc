@@ -11,6 +11,7 @@
 #include "measure/result.h"
 #include "model/dummy.h"
 #include "routing/policy.h"
+#include "server/fields.h"
 #include "text/utf8.h"
 
 namespace carpool {
@@ -128,7 +129,7 @@ void check_numbers(const ServeOptions& o) {
   check_range("--port", o.port, 0, 65535);
   check_range("--http-threads", o.http_threads, 1, 64);
   check_range("--max-connections", o.max_connections, 1, 1 << 20);
-  check_range("--max-body-bytes", static_cast<double>(o.max_body_bytes), 1 << 10, 1 << 30);
+  check_range("--max-body-bytes", static_cast<double>(o.max_body_bytes), 1 << 10, kMaxBodyBytes);
   check_range("--max-running-requests", o.max_batch, 1, 4096);
   check_range("--max-queued-requests", o.max_queued, 1, 1 << 20);
   check_range("--chunked-prefill-size", o.chunk, 1, 65536);

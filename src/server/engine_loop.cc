@@ -149,7 +149,7 @@ struct EngineLoop::Impl {
   void lose_everything(const char* code);
   void die(const std::string& what);
   double wait_estimate(double now, int ahead);
-  void require_room(int tenant, double now);
+  void require_room(int tenant, int requests, double now);
   [[noreturn]] void refuse_draining();
 };
 
@@ -376,26 +376,33 @@ void EngineLoop::start() {
   impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
 }
 
-// Throws what a request of this tenant is refused with now; the mutex is held.
-void EngineLoop::Impl::require_room(int tenant, double now) {
+// Throws what so many requests of this tenant are refused with now; the mutex is held.
+void EngineLoop::Impl::require_room(int tenant, int requests, double now) {
   if (dead) throw unavailable("engine_dead", "the engine has stopped after an internal error", 0);
   if (draining || stop) refuse_draining();
-  const auto mine = waiting_of.find(tenant);
-  const int share = std::max(1, static_cast<int>(limits.key_share * limits.max_queued));
-  if (limits.tenants > 1 && mine != waiting_of.end() && mine->second >= share) {
+  const bool shared = limits.tenants > 1;
+  const int share = shared ? std::max(1, static_cast<int>(limits.key_share * limits.max_queued)) : limits.max_queued;
+  if (requests > share) {  // asking again would not help
+    throw bad_request("too_many_items",
+                      fmt::format("prompts times n are {} completions, at most {} may wait here", requests, share),
+                      "n");
+  }
+  const auto found = waiting_of.find(tenant);
+  const int mine = found == waiting_of.end() ? 0 : found->second;
+  if (shared && mine > share - requests) {
     throw ApiError(429, "rate_limit_error", "key_queue_full",
-                   fmt::format("{} requests of this key are waiting already, its share of the queue", mine->second))
+                   fmt::format("{} requests of this key are waiting, and its share of the queue is {}", mine, share))
         .retry_after(whole_seconds(wait_estimate(now, waiting)));
   }
-  if (waiting >= limits.max_queued) {
+  if (waiting > limits.max_queued - requests) {
     throw unavailable("overloaded", fmt::format("the queue is full: {} requests are waiting", waiting),
                       whole_seconds(wait_estimate(now, waiting)));
   }
 }
 
-void EngineLoop::require_room(int tenant) const {
+void EngineLoop::require_room(int tenant, int requests) const {
   const std::lock_guard lock(impl_->mutex);
-  impl_->require_room(tenant, now_seconds());
+  impl_->require_room(tenant, requests, now_seconds());
 }
 
 RequestId EngineLoop::submit(Request request, std::shared_ptr<EventSink> sink) {
@@ -410,7 +417,7 @@ RequestId EngineLoop::submit(Request request, std::shared_ptr<EventSink> sink) {
   RequestId id = 0;
   {
     const std::lock_guard lock(m.mutex);
-    m.require_room(tenant, now);
+    m.require_room(tenant, 1, now);
     id = m.next_id++;
     m.inbox.push_back({id, std::move(request), std::move(sink), now});
     ++m.waiting_of[tenant];

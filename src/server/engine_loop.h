@@ -75,8 +75,9 @@ class EngineLoop {
   // Queues the request and returns its id. Throws ApiError: 400 for values out of range, 429 key_queue_full, 503
   // overloaded / draining / engine_dead with Retry-After. `sink` is kept until its last event.
   RequestId submit(Request request, std::shared_ptr<EventSink> sink);
-  // Throws as submit() would now for want of room, so that the refused cost no work.
-  void require_room(int tenant) const;
+  // Throws as submit() would now for want of room for so many requests, so that the refused cost no work; ApiError 400
+  // too_many_items for more than could ever wait.
+  void require_room(int tenant, int requests = 1) const;
   // The request ends within one step with FinishReason::kCancelled. Nothing for ids that are unknown or ended.
   void cancel(RequestId id);
   // Runs `work` on the engine thread between two steps (policy switch, cache flush, expert statistics), then `done`,

@@ -9,7 +9,7 @@
 namespace carpool {
 namespace {
 
-constexpr JsonLimits kBodyLimits{.max_bytes = size_t{64} << 20, .max_depth = 64};
+constexpr JsonLimits kBodyLimits{.max_bytes = kMaxBodyBytes, .max_depth = 64};
 
 // The byte where `text` stops being UTF-8.
 size_t first_broken(std::string_view text) {

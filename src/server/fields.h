@@ -16,6 +16,9 @@
 
 namespace carpool {
 
+// The most that a server can be told to take (--max-body-bytes).
+inline constexpr size_t kMaxBodyBytes = size_t{64} << 20;
+
 // The body as an object. ApiError 400: invalid_json (with the byte), invalid_unicode, json_too_deep, invalid_value for
 // a number that no double can hold.
 json::object read_body(std::string_view body);

@@ -215,7 +215,17 @@ void moe_part(Page& page, const Data& d, const LoopState& state) {
                  d.rows_per_expert);
 }
 
-void memory_part(Page& page, const Data& d) {
+// How many admitted requests reused no more of their prefix for this reason. To those who are no operators all requests
+// that found something else, or nothing, are one: more would say what prompts other tenants send.
+int64_t prefix_count(const Data& d, PrefixReason reason, bool operators) {
+  const auto count = [&d](PrefixReason r) { return d.prefix[static_cast<size_t>(r)]; };
+  if (operators) return count(reason);
+  if (reason == PrefixReason::kDiverged || reason == PrefixReason::kOtherTenant) return 0;
+  if (reason != PrefixReason::kNoMatch) return count(reason);
+  return count(reason) + count(PrefixReason::kDiverged) + count(PrefixReason::kOtherTenant);
+}
+
+void memory_part(Page& page, const Data& d, bool operators) {
   page.head("weight_bytes_total", "counter", "Bytes of weights that steps read: experts loaded, and all others.");
   for (const auto& [label, sums] : {std::pair("decode", &d.decode), std::pair("mixed", &d.mixed)}) {
     page.sample("weight_bytes_total", fmt::format("kind=\"experts\",steps=\"{}\"", label), sums->expert_bytes);
@@ -229,8 +239,9 @@ void memory_part(Page& page, const Data& d) {
              known ? d.moving_bytes / d.moving_seconds / (d.sizes.read_gbps * 1e9) : 0);
   page.head("prefix_reuse_total", "counter", "Admitted requests by why no more of their prefix was reused.");
   for (int r = 0; r < kPrefixReasons; ++r) {
-    page.sample("prefix_reuse_total", fmt::format("reason=\"{}\"", name(static_cast<PrefixReason>(r))),
-                static_cast<double>(d.prefix[static_cast<size_t>(r)]));
+    const auto reason = static_cast<PrefixReason>(r);
+    page.sample("prefix_reuse_total", fmt::format("reason=\"{}\"", name(reason)),
+                static_cast<double>(prefix_count(d, reason, operators)));
   }
 }
 
@@ -332,7 +343,7 @@ void Metrics::connections(int delta) {
   impl_->data.connections += delta;
 }
 
-std::string Metrics::render(const LoopState& state) const {
+std::string Metrics::render(const LoopState& state, bool operators) const {
   Data data;
   {
     const std::lock_guard lock(impl_->mutex);
@@ -341,7 +352,7 @@ std::string Metrics::render(const LoopState& state) const {
   Page page(impl_->model_name);
   engine_part(page, data, state);
   moe_part(page, data, state);
-  memory_part(page, data);
+  memory_part(page, data, operators);
   http_part(page, data);
   return page.take();
 }

@@ -44,8 +44,8 @@ class Metrics {
   void refused(const char* code);            // overloaded, key_queue_full, ...
   void connections(int delta);
 
-  // The whole text; `state` for the gauges.
-  std::string render(const LoopState& state) const;
+  // The whole text; `state` for the gauges. What would say what prompts other tenants send is for operators alone.
+  std::string render(const LoopState& state, bool operators = true) const;
   RoutingTotals routing() const;
 
  private:

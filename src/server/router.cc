@@ -69,6 +69,13 @@ std::string check_origin(const HttpRequest& request, const ServiceOptions& optio
   forbid("pages of this origin may not call the server; --cors-origin allows them");
 }
 
+// A picture or a link in a page of another site brings no Origin, but browsers say where it is.
+void check_site(const HttpRequest& request) {
+  const std::string_view site = request.header("sec-fetch-site");
+  if (!request.header("origin").empty() || (site != "cross-site" && site != "same-site")) return;
+  forbid("pages of other sites may not call the server");
+}
+
 // An exchange that remembers its status and adds the headers every answer has.
 class Recorder final : public Exchange {
  public:
@@ -204,6 +211,7 @@ asio::awaitable<void> dispatch(Call& call, Recorder& recorder, const Route*& rou
   const HttpRequest& request = call.exchange.request();
   recorder.cors_origin = check_origin(request, call.service.options());
   route = find_route(request.method, request.path);
+  if (!route || route->access != Access::kOpen) check_site(request);
   const std::string methods = methods_of(request.path);
   if (request.method == "OPTIONS" && !methods.empty()) co_return co_await answer_options(recorder, methods);
   // A path that is unknown is no business of those without a key either.
@@ -234,6 +242,8 @@ void log_request(const Call& call, const Route* route, int status, double second
                             {"tenant", call.caller.tenant},
                             {"prompt_tokens", count(call.prompt_tokens)},
                             {"completion_tokens", count(call.completion_tokens)},
+                            {"cached_tokens", count(call.cached_tokens)},
+                            {"prefix", call.prefix},
                             {"routing", call.routing}});
 }
 
@@ -251,7 +261,7 @@ const std::vector<Route>& routes() {
 asio::awaitable<void> answer(Exchange& exchange, Service& service) {
   const double start = exchange.request().received > 0 ? exchange.request().received : now_seconds();
   Recorder recorder(exchange);
-  Call call{recorder, service, {}, "", -1, -1};
+  Call call{recorder, service, {}, "", -1, -1, -1, ""};
   const Route* route = nullptr;
   std::string allow;
   std::exception_ptr failure;

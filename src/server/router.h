@@ -23,6 +23,8 @@ struct Call {
   // Set by the handler once known, for the log.
   std::string routing;
   int prompt_tokens = -1, completion_tokens = -1;
+  int cached_tokens = -1;  // of the first choice, as is `prefix`: why it were not more
+  const char* prefix = "";
 };
 
 using Handler = boost::asio::awaitable<void> (*)(Call& call);

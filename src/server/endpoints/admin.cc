@@ -1,5 +1,7 @@
 // What operators change while the server runs: the default routing policy, and the prefix cache.
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "routing/policy.h"
@@ -18,10 +20,15 @@ json::object policy_object(Service& service) {
       {"policy", loaded(service).loop->state().policy}, {"allowed", allowed}, {"scope", name(service.options().scope)}};
 }
 
-json::object change_policy(Engine& engine, const std::string& wanted) {
+// A policy that could never apply is refused, as at the start: what was asked for is what runs.
+json::object change_policy(Engine& engine, const std::string& wanted, RoutingScope scope) {
   const std::string old = engine.policy().spec();
   try {
-    engine.set_policy(make_policy(wanted));
+    std::unique_ptr<Policy> policy = make_policy(wanted);
+    if (scope == RoutingScope::kIsolated && policy->spec() != "topk") {
+      throw Error(ErrorKind::kConfig, "it would never apply: the server keeps all requests isolated (--routing-scope)");
+    }
+    engine.set_policy(std::move(policy));
   } catch (const Error& e) {
     throw invalid_value("policy", e.what());
   }
@@ -49,8 +56,9 @@ boost::asio::awaitable<void> post_policy(Call& call) {
   const json::object body = read_body(call.exchange.request().body);
   const std::string wanted = Fields(body).string("policy").value_or("");
   if (wanted.empty()) throw bad_request("missing_field", "policy must be a spec such as oea:k0=5", "policy");
-  const json::object answer =
-      co_await on_engine(call.service, [wanted](Engine& engine) { return change_policy(engine, wanted); });
+  const RoutingScope scope = call.service.options().scope;
+  const json::object answer = co_await on_engine(
+      call.service, [wanted, scope](Engine& engine) { return change_policy(engine, wanted, scope); });
   log_change(call.service.log(), answer);
   co_await call.exchange.respond(json_response(answer));
 }
