@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstring>
-#include <fstream>
 #include <memory>
 #include <optional>
 
@@ -58,15 +56,6 @@ void require_descriptors(int connections) {
                                                   "(ulimit -n) or lower the concurrency",
                                                   connections, needed, std::max(before, limit.rlim_max)));
   }
-}
-
-// One object per run, as bench_serving appends them.
-void append_line(const std::string& path, const json::object& line) {
-  std::ofstream out(path, std::ios::app | std::ios::binary);
-  if (!out) throw Error(ErrorKind::kCannotCreate, fmt::format("{}: {}", escape(path, 400), std::strerror(errno)));
-  out << json::serialize(line) + "\n";
-  out.flush();
-  if (!out) throw Error(ErrorKind::kIo, fmt::format("{}: writing failed", escape(path, 400)));
 }
 
 LoadHeaders all_headers(const Options& options) {
@@ -162,7 +151,9 @@ class Bench {
     report.tag = tag;
     if (before && after) report.counters = difference(*after, *before);
     if (!options_.output_file.empty()) {
-      append_line(options_.output_file, load_line(report, options_.details ? &load.outcomes : nullptr));
+      // One object per run, as bench_serving appends them.
+      append_line(options_.output_file,
+                  json::serialize(load_line(report, options_.details ? &load.outcomes : nullptr)));
     }
     return report;
   }

@@ -266,6 +266,20 @@ void write_output(const std::string& path, const std::string& text) {
   replace_file(behind_links(path), text, there ? status.st_mode & 0777 : new_file_mode());
 }
 
+void append_line(const std::string& path, const std::string& line) {
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (fd < 0) cannot_create(path, errno);
+  struct stat status{};
+  char last = '\n';
+  const bool regular = ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
+  if (regular && status.st_size > 0 && ::pread(fd, &last, 1, status.st_size - 1) != 1) last = '\n';
+  int code = write_all(fd, (last == '\n' ? "" : "\n") + line + "\n");
+  if (code == 0 && regular && ::fsync(fd) != 0) code = errno;
+  if (code != 0 && regular) static_cast<void>(!::ftruncate(fd, status.st_size));
+  if (::close(fd) != 0 && code == 0) code = errno;
+  if (code != 0) cannot_write(path, code);
+}
+
 void check_output(const std::string& path) {
   namespace fs = std::filesystem;
   if (path.empty() || path == "-") return;

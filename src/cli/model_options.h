@@ -67,6 +67,11 @@ std::vector<std::string> read_lines(const std::string& path);
 // or pipe is written into. Error{kCannotCreate} or Error{kIo}.
 void write_output(const std::string& path, const std::string& text);
 
+// Appends a line (without its end) to a file of such lines, creating it if need be, and lets the disk have it. What a
+// failure leaves half written is taken back; half a line that somebody else left stays a line of its own.
+// Error{kCannotCreate} or Error{kIo}.
+void append_line(const std::string& path, const std::string& line);
+
 // Error{kCannotCreate} when write_output could not write `path`, which would be noticed only after minutes of
 // measuring. Changes nothing; "" and "-" pass.
 void check_output(const std::string& path);
