@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks the house rules that a machine can check.
 
-Sizes (functions at most 100 lines, files at most 800), ASCII, words that must not be in the repository, and, given the
-binary, that every long option of every command appears in a test. Prints every violation as file:line and exits 1.
+Sizes (functions at most 100 lines, files at most 800), ASCII, words that must not be in the repository, types of one name in
+one namespace (which a linker merges without a word), and, given the binary, that every long option of every command appears in a test. Prints every violation as file:line and exits 1.
 Does not judge names, comments or layers (check_layers.py).
 
     tools/check_repository.py [BINARY]      check this repository
@@ -65,6 +65,45 @@ def cpp_functions(source):
             head = ""
         else:
             head += c
+
+
+def shared_types(source):
+    """(line, qualified name) of every type defined in a namespace that other files can name."""
+    line, stack, head = 1, [], ""
+    for c in without_text(source):
+        if c == "\n":
+            line += 1
+        if c == "{":
+            space = re.search(r"\bnamespace\s+([\w:]+)\s*$", head)
+            kind = re.search(r"\b(?:struct|class|enum(?: class| struct)?)\s+(?:alignas\([^)]*\)\s*)?(\w+)(?:\s+final)?"
+                             r"\s*(?::(?!:)[^;{}()]*)?$", head)
+            if kind and None not in stack and not re.search(r"\btemplate\s*<>", head):
+                yield line, "::".join([*stack, kind.group(1)])
+            stack.append(space.group(1) if space else None)
+            head = ""
+        elif c == "}":
+            if stack:
+                stack.pop()
+            head = ""
+        elif c == ";":
+            head = ""
+        else:
+            head += c
+
+
+def check_types(root):
+    """Types of one name, of files that can meet in one program. Files of tests meet only those of their own folder."""
+    found, seen = [], {}
+    for path in hand_written(root):
+        if path.suffix not in (".h", ".cc") or path.name.endswith(".inl.h") or "src" not in path.relative_to(root).parts:
+            continue
+        test = "test" in path.name
+        for line, name in shared_types(path.read_text(encoding="utf-8")):
+            for other, other_test in seen.setdefault(name, []):
+                if other != path and (not (test or other_test) or other.parent == path.parent):
+                    found.append(f"{path}:{line}: {other} has a type {name}, too, and the linker takes one for the other")
+            seen[name].append((path, test))
+    return found
 
 
 def python_functions(source):
@@ -163,6 +202,14 @@ def self_test():
         if (not found) if expected is None else (len(found) == 1 and expected in found[0]):
             continue
         sys.exit(f"self-test: {name}: expected {expected}, found {found}")
+    types = "namespace a {\nnamespace {\nstruct Own { int x; };\n}\nenum class E { k };\nstruct A final : B<int> {\n  struct Own {};\n};\n}\n"
+    assert list(shared_types(types)) == [(5, "a::E"), (6, "a::A")], list(shared_types(types))
+    for names, expected in ((("src/a/x.h", "src/b/y.cc"), 2), (("src/a/x.h", "src/b/y_test.cc"), 0), (("src/a/x_test.cc", "src/a/y.h"), 2)):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in names:
+                (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
+                (Path(folder) / name).write_text(types, encoding="utf-8")
+            assert len(check_types(Path(folder))) == expected, names
     text = "Usage: x\n\nSubcommands:\n  run                 generate\n  ab                  compare\n"
     assert commands_of(text) == ["run", "ab"], commands_of(text)
     print(f"check_repository: self-test OK ({len(cases)} trees)")
@@ -172,7 +219,7 @@ def main():
     if sys.argv[1:] == ["--self-test"]:
         return self_test()
     root = Path(__file__).resolve().parent.parent
-    found = check_files(root)
+    found = check_files(root) + check_types(root)
     if len(sys.argv) > 1:
         found += check_flags(root, sys.argv[1])
     if found:
