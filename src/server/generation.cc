@@ -152,15 +152,18 @@ asio::awaitable<void> stream(Call& call, Streams& streams, Reply& reply) {
   double last = now_seconds();
   while (!reply.finished()) {
     const Streams::Part part = co_await streams.next(silence);
-    // A chunk for each token that shows, however many came together: clients count and time them.
-    for (const Event& event : part.events) {
-      reply.take(part.choice, std::span(&event, 1));
+    // A chunk for each token that shows, however many came together: clients count and time them. Each is written
+    // before the next is made, so that a slow reader's do not pile up.
+    const std::span<const Event> events = part.events;
+    const size_t portion = reply.cumulative() ? std::max<size_t>(events.size(), 1) : 1;
+    for (size_t at = 0; at < events.size(); at += portion) {
+      reply.take(part.choice, events.subspan(at, portion));
       reply.flush(part.choice, chunks);
-    }
-    if (!chunks.empty()) {
+      if (chunks.empty()) continue;
       co_await write(call.exchange, chunks);
       last = now_seconds();
-    } else if (now_seconds() - last >= silence) {
+    }
+    if (now_seconds() - last >= silence) {
       co_await call.exchange.ping();
       last = now_seconds();
     }

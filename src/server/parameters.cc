@@ -51,7 +51,18 @@ constexpr Refused kEverywhere[] = {{"bad_words"},
                                    {"xtc_probability"},
                                    {"dry_multiplier"},
                                    {"dynatemp_range"},
-                                   {"mirostat"}};
+                                   {"mirostat"},
+                                   {"adaptive_target", -1},
+                                   {"n_predict", -1},
+                                   {"t_max_predict_ms"},
+                                   {"repeat_last_n", -1},
+                                   {"penalty_last_n", -1}};
+// SGLang's name of max_tokens, where it is not.
+constexpr Refused kOpenAiOnly[] = {{"max_new_tokens"}};
+// What belongs into sampling_params, beside it.
+constexpr Refused kBesideSampling[] = {{"max_new_tokens"}, {"max_tokens"}, {"temperature"},
+                                       {"top_p", 1},       {"top_k", -1},  {"min_p"},
+                                       {"stop"},           {"n", 1},       {"ignore_eos"}};
 constexpr Refused kChatOnly[] = {{"tools"}, {"functions"},  {"chat_template"}, {"documents"},
                                  {"audio"}, {"prediction"}, {"echo"}};
 constexpr Refused kCompletionOnly[] = {{"suffix"}};
@@ -255,6 +266,7 @@ void settle_logprobs(Generation& g) {
 Generation read_openai(const Fields& fields, const ModelConfig& config) {
   Generation g;
   refuse(fields, kEverywhere);
+  refuse(fields, kOpenAiOnly);
   refuse_structure(fields);
   read_frame(fields, g);
   read_stream_options(fields, g);
@@ -336,6 +348,8 @@ Generation read_native(const json::object& sampling_params, const std::string& p
   const Fields fields(sampling_params, path), outer(body);
   Generation g;
   refuse(outer, kEverywhere);
+  refuse(outer, kBesideSampling);
+  refuse_structure(outer);
   refuse(fields, kEverywhere);
   refuse(fields, kStructure);
   for (const auto& [key, value] : sampling_params) {
@@ -363,6 +377,8 @@ void refuse_message_extras(const json::object& body) {
   fields.array("tools", kMaxTools);
   refuse(fields, kMessagesOnly);
   refuse(fields, kEverywhere);
+  refuse(fields, kOpenAiOnly);
+  refuse_structure(fields);
   if (const std::optional<Fields> choice = fields.object("tool_choice")) refuse_unless(*choice, "type", "none");
   if (const std::optional<Fields> thinking = fields.object("thinking")) refuse_unless(*thinking, "type", "disabled");
 }

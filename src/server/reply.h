@@ -78,6 +78,8 @@ class Reply {
   virtual void start(Chunks& out);
   void flush(int choice, Chunks& out);
   virtual void end(Chunks& out) = 0;
+  // Whether every chunk repeats what those before it said: then one for many tokens is as good as one for each.
+  virtual bool cumulative() const { return false; }
   // Or everything at once, when finished.
   virtual json::value whole() = 0;
 

@@ -12,6 +12,7 @@ class NativeReply : public Reply {
   NativeReply(Setup setup, NativeOptions options) : Reply(std::move(setup)), options_(std::move(options)) {}
 
   void end(Chunks& out) override { out.push_back({"[DONE]"}); }
+  bool cumulative() const override { return true; }
 
   json::value whole() override {
     json::array list;
