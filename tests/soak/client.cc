@@ -214,6 +214,13 @@ asio::awaitable<double> Client::arrival() {
   co_await shared_->socket.async_wait(asio::ip::tcp::socket::wait_read,
                                       asio::redirect_error(asio::use_awaitable, error));
   if (shared_->stuck) throw Broken{Broken::Kind::kStuck, "nothing came until the deadline"};
+  const double at = error ? -1 : receive_with_time();
+  if (input_.empty()) throw Broken{Broken::Kind::kClosed, "the server closed without an answer"};
+  co_return at;
+}
+
+// Takes what is there; returns when the kernel got it.
+double Client::receive_with_time() {
   char bytes[4096], control[256];
   iovec part{bytes, sizeof bytes};
   msghdr message{};
@@ -221,17 +228,16 @@ asio::awaitable<double> Client::arrival() {
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
-  const ssize_t got = error ? -1 : ::recvmsg(shared_->socket.native_handle(), &message, MSG_DONTWAIT);
-  if (got <= 0) throw Broken{Broken::Kind::kClosed, "the server closed without an answer"};
+  const ssize_t got = ::recvmsg(shared_->socket.native_handle(), &message, MSG_DONTWAIT);
+  if (got <= 0) return -1;
   input_.append(bytes, static_cast<size_t>(got));
-  double at = -1;
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SO_TIMESTAMPNS) continue;
     timespec time{};
     std::memcpy(&time, CMSG_DATA(c), sizeof time);
-    at = static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
   }
-  co_return at;
+  return -1;
 }
 
 void Client::half_close() {

@@ -70,6 +70,7 @@ class Client {
   asio::awaitable<bool> fill();
   asio::awaitable<void> must_fill();
   asio::awaitable<bool> chunk(std::string& out);
+  double receive_with_time();
 
   std::shared_ptr<Shared> shared_;
   asio::ip::tcp::endpoint server_;

@@ -29,7 +29,7 @@ struct Options {
   std::string url;
   int streams = 1024, fixed_cases = 48, overload = 0, saturation = 256;
   double seconds = 300, warmup = 15, health_p99_ms = 200, refusal_p99_ms = 50, throughput_share = 0.95;
-  double rss_slack_mib = 32;
+  double rss_slack_mib = 32, most_wait = 60;
   uint64_t seed = 1;
   pid_t pid = 0;
   std::string json_file;
@@ -181,6 +181,7 @@ json::object overload(const Subject& subject, const Options& options, Tally& tal
   plan.saturation = options.saturation;
   plan.seconds = options.seconds;
   plan.settle_s = options.seconds / 6;
+  plan.most_wait_s = options.most_wait;
   plan.seed = options.seed;
   const int any = 1 << 30;
   ProcessState before, after;
@@ -202,7 +203,8 @@ json::object overload(const Subject& subject, const Options& options, Tally& tal
   const double share = result.overloaded_tokens_per_second / std::max(result.saturated_tokens_per_second, 1e-9);
   if (share < options.throughput_share) tally.violation("throughput", fmt::format("{:.3f} of saturation", share));
   if (result.refusals.count() == 0) tally.violation("nothing was refused", "");
-  out["violations"] = tally.report();
+  out["violations"] = tally.report().at("violations_by_kind");
+  out["examples"] = tally.report().at("examples");
   return out;
 }
 
@@ -264,6 +266,8 @@ int main_of(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--overload", o.overload, "open so many connections at once, in place of the mixed load");
   app.add_option("--saturation", o.saturation, "connections that the server can take")->capture_default_str();
+  app.add_option("--most-wait", o.most_wait, "seconds that the refused wait if they are told to wait longer")
+      ->capture_default_str();
   app.add_option("--health-p99-ms", o.health_p99_ms, "most that /health may take; 0 = not judged")
       ->capture_default_str();
   app.add_option("--refusal-p99-ms", o.refusal_p99_ms, "most that a refusal may take; 0 = not judged")

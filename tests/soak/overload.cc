@@ -24,7 +24,6 @@ namespace carpool::soak {
 namespace {
 
 constexpr double kPatience = 120;
-constexpr double kMostWait = 3;  // seconds that a refused client waits at most, whatever it was told
 
 double wall_seconds() {
   timespec now{};
@@ -92,7 +91,8 @@ asio::awaitable<void> Caller::run() {
       bytes_.clear();
       wait_ = 1;
     }
-    if (wait_ > 0) co_await sleep(std::min(wait_, kMostWait) * (0.5 + random_.share()));
+    wait_ = std::min(wait_, part_.end - now_seconds());
+    if (wait_ > 0) co_await sleep(std::min(wait_, part_.plan.most_wait_s) * (0.5 + random_.share()));
   }
   client_.reset();
 }
@@ -124,8 +124,8 @@ asio::awaitable<void> Caller::call(bool first) {
   }
   client_->deadline(kPatience);
   if (first) co_await wait_for_all();
+  const double sent = wall_seconds();  // before, for the rest of this program may run before send() returns
   co_await client_->send(bytes_);
-  const double sent = wall_seconds();
   const double arrived = co_await client_->arrival();
   const double read = wall_seconds();
   const Head head = co_await client_->head();
@@ -176,6 +176,7 @@ asio::awaitable<void> Caller::read_refusal(const Head& head) {
     part_.tally.violation("no retry-after", code);
   }
   part_.tally.outcome("refused_" + code);
+  part_.result.retry_after.add(after);
   wait_ = std::max(after, 1);
 }
 
@@ -200,6 +201,7 @@ json::object OverloadResult::report() const {
   return {{"saturated_tokens_per_second", saturated_tokens_per_second},
           {"overloaded_tokens_per_second", overloaded_tokens_per_second},
           {"ratio", ratio},
+          {"retry_after_s", retry_after.seconds()},
           {"first_refusal_ms", first_refusals.milliseconds()},
           {"refusal_ms", refusals.milliseconds()},
           {"refusal_read_ms", refusals_read.milliseconds()},

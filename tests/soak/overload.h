@@ -18,16 +18,18 @@ struct OverloadPlan {
   boost::asio::ip::tcp::endpoint server;
   const Cases& cases;
   int connections = 4096;
-  int saturation = 256;  // connections of the closed loop; the server must be able to take them all
-  double seconds = 60;   // of each part
-  double settle_s = 10;  // at the start of each part that do not count for throughput
+  int saturation = 256;     // connections of the closed loop; the server must be able to take them all
+  double seconds = 60;      // of each part
+  double settle_s = 10;     // at the start of each part that do not count for throughput
+  double most_wait_s = 60;  // that a refused client waits; less than it is told = it is impatient
   uint64_t seed = 1;
 };
 
 struct OverloadResult {
   Tally saturated, overloaded;
   double saturated_tokens_per_second = 0, overloaded_tokens_per_second = 0;
-  // From the last byte of the request handed to the kernel until the answer's first was there.
+  Samples retry_after;  // what the refused were told
+  // From before the request is handed to the kernel until the kernel has the first byte of the answer.
   Samples first_refusals;  // of the requests sent all at once
   Samples refusals;        // all
   Samples refusals_read;   // the same until this program read them

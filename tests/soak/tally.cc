@@ -19,7 +19,10 @@ json::object to_json(const std::map<std::string, int64_t>& counts) {
   return out;
 }
 
-double rounded(double milliseconds) { return std::round(milliseconds * 100) / 100; }
+json::object summary(const Samples& samples, double unit) {
+  const auto rounded = [&](double p) { return std::round(samples.percentile(p) * unit * 100) / 100; };
+  return {{"count", samples.count()}, {"p50", rounded(50)}, {"p99", rounded(99)}, {"max", rounded(100)}};
+}
 
 }  // namespace
 
@@ -31,12 +34,8 @@ double Samples::percentile(double p) const {
   return sorted[static_cast<size_t>(std::max(rank, 1.0)) - 1];
 }
 
-json::object Samples::milliseconds() const {
-  return {{"count", count()},
-          {"p50", rounded(percentile(50) * 1e3)},
-          {"p99", rounded(percentile(99) * 1e3)},
-          {"max", rounded(max() * 1e3)}};
-}
+json::object Samples::milliseconds() const { return summary(*this, 1e3); }
+json::object Samples::seconds() const { return summary(*this, 1); }
 
 void Tally::status(int status) {
   ++statuses_[status];

@@ -21,6 +21,7 @@ class Samples {
   double percentile(double p) const;  // 0..100, nearest rank; 0 without samples
   double max() const { return percentile(100); }
   json::object milliseconds() const;  // {"count", "p50", "p99", "max"}
+  json::object seconds() const;
 
  private:
   std::vector<double> values_;
