@@ -35,8 +35,9 @@ void check_key(const std::string& key, const std::string& where) {
 std::vector<std::string> keys_of(const ServeOptions& options) {
   std::vector<std::string> keys = options.keys;
   if (!options.key_file.empty()) {
-    for (std::string& line : read_lines(options.key_file)) keys.push_back(std::move(line));
-    if (keys.empty()) refuse(fmt::format("{}: no keys", escape(options.key_file, 400)));
+    std::vector<std::string> lines = read_lines(options.key_file);
+    keys.insert(keys.end(), lines.begin(), lines.end());
+    if (lines.empty()) refuse(fmt::format("{}: no keys", escape(options.key_file, 400)));
   }
   if (keys.empty()) {
     if (std::string key = environment("CARPOOL_API_KEY"); !key.empty()) keys.push_back(std::move(key));

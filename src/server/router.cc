@@ -183,7 +183,8 @@ asio::awaitable<void> send_error(Exchange& exchange, const ApiError& error, cons
   const bool messages = speaks_messages(exchange.request());
   if (messages) body["type"] = "error";
   if (exchange.begun()) {
-    co_await exchange.event(json::serialize(body), messages ? "error" : "");
+    const std::string data = json::serialize(body);
+    co_await exchange.event(data, messages ? "error" : "");
     co_await exchange.end_events();
     co_return;
   }

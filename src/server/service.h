@@ -141,8 +141,10 @@ class Service {
 // the work has freed by ending meanwhile.
 template <class F>
 boost::asio::awaitable<std::invoke_result_t<F>> Service::offload(F work) {
+  // A variable, because GCC 12 destroys temporaries of an expression with co_await twice.
+  auto task = [work = std::move(work)]() -> boost::asio::awaitable<std::invoke_result_t<F>> { co_return work(); };
   co_return co_await boost::asio::co_spawn(
-      workers_, [work = std::move(work)]() -> boost::asio::awaitable<std::invoke_result_t<F>> { co_return work(); },
+      workers_, std::move(task),
       boost::asio::bind_cancellation_slot(boost::asio::cancellation_slot(), boost::asio::use_awaitable));
 }
 

@@ -20,7 +20,8 @@ boost::asio::awaitable<void> post_abort_request(Call& call) {
   const std::string rid = fields.string("rid").value_or("");
   if (!all && rid.empty()) throw bad_request("missing_field", "rid must name a request, or abort_all be true", "rid");
   const int aborted = call.service.abort(call.caller, all ? "" : rid);
-  co_await call.exchange.respond(json_response(answer_of(aborted)));
+  Response response = json_response(answer_of(aborted));
+  co_await call.exchange.respond(std::move(response));
 }
 
 }  // namespace carpool

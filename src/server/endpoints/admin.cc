@@ -49,7 +49,8 @@ void log_change(Log& log, const json::object& answer) {
 }  // namespace
 
 boost::asio::awaitable<void> get_policy(Call& call) {
-  co_await call.exchange.respond(json_response(policy_object(call.service)));
+  Response response = json_response(policy_object(call.service));
+  co_await call.exchange.respond(std::move(response));
 }
 
 boost::asio::awaitable<void> post_policy(Call& call) {
@@ -57,15 +58,18 @@ boost::asio::awaitable<void> post_policy(Call& call) {
   const std::string wanted = Fields(body).string("policy").value_or("");
   if (wanted.empty()) throw bad_request("missing_field", "policy must be a spec such as oea:k0=5", "policy");
   const RoutingScope scope = call.service.options().scope;
-  const json::object answer = co_await on_engine(
-      call.service, [wanted, scope](Engine& engine) { return change_policy(engine, wanted, scope); });
+  const EngineWork work = [&wanted, scope](Engine& engine) { return change_policy(engine, wanted, scope); };
+  const json::object answer = co_await on_engine(call.service, work);
   log_change(call.service.log(), answer);
-  co_await call.exchange.respond(json_response(answer));
+  Response response = json_response(answer);
+  co_await call.exchange.respond(std::move(response));
 }
 
 boost::asio::awaitable<void> post_flush_cache(Call& call) {
-  const json::object answer = co_await on_engine(call.service, flush);
-  co_await call.exchange.respond(json_response(answer));
+  const EngineWork work = flush;
+  const json::object answer = co_await on_engine(call.service, work);
+  Response response = json_response(answer);
+  co_await call.exchange.respond(std::move(response));
 }
 
 }  // namespace carpool

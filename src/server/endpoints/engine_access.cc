@@ -9,7 +9,7 @@
 namespace carpool {
 namespace {
 
-json::object wait_for_engine(EngineLoop& loop, const std::function<json::object(Engine&)>& work) {
+json::object wait_for_engine(EngineLoop& loop, const EngineWork& work) {
   auto promise = std::make_shared<std::promise<void>>();
   std::future<void> done = promise->get_future();
   json::object result;
@@ -40,9 +40,10 @@ Served& loaded(Service& service) {
   return service.served();
 }
 
-boost::asio::awaitable<json::object> on_engine(Service& service, std::function<json::object(Engine&)> work) {
+boost::asio::awaitable<json::object> on_engine(Service& service, const EngineWork& work) {
   EngineLoop& loop = *loaded(service).loop;
-  co_return co_await service.offload([&loop, &work] { return wait_for_engine(loop, work); });
+  const auto task = [&loop, &work] { return wait_for_engine(loop, work); };
+  co_return co_await service.offload(task);
 }
 
 json::object routing_totals(const RoutingCounters& c) {

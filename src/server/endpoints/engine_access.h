@@ -12,9 +12,13 @@ namespace carpool {
 // The model's side also while draining or dead, for endpoints that only look. ApiError 503 while loading.
 Served& loaded(Service& service);
 
+using EngineWork = std::function<json::object(Engine&)>;
+
 // Runs `work` between two steps and brings back what it returns or throws. Waits for the current step, on a worker
-// thread: operators call this rarely. ApiError 503 when the engine ends first.
-boost::asio::awaitable<json::object> on_engine(Service& service, std::function<json::object(Engine&)> work);
+// thread: operators call this rarely. ApiError 503 when the engine ends first. `work` must be a variable of the caller:
+// GCC 12 destroys temporaries of an expression with co_await twice.
+boost::asio::awaitable<json::object> on_engine(Service& service, const EngineWork& work);
+boost::asio::awaitable<json::object> on_engine(Service& service, EngineWork&& work) = delete;
 
 // The sums since the start and the means per MoE layer and step that people compare.
 json::object routing_totals(const RoutingCounters& counters);

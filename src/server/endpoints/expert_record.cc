@@ -32,21 +32,25 @@ json::object dump(Engine& engine, const Counts& counts) {
 
 boost::asio::awaitable<void> post_start_expert_record(Call& call) {
   Counts& counts = call.service.expert_counts();
-  const json::object answer =
-      co_await on_engine(call.service, [&counts](Engine& engine) { return start(engine, counts); });
-  co_await call.exchange.respond(json_response(answer));
+  const EngineWork work = [&counts](Engine& engine) { return start(engine, counts); };
+  const json::object answer = co_await on_engine(call.service, work);
+  Response response = json_response(answer);
+  co_await call.exchange.respond(std::move(response));
 }
 
 boost::asio::awaitable<void> post_stop_expert_record(Call& call) {
-  const json::object answer = co_await on_engine(call.service, stop);
-  co_await call.exchange.respond(json_response(answer));
+  const EngineWork work = stop;
+  const json::object answer = co_await on_engine(call.service, work);
+  Response response = json_response(answer);
+  co_await call.exchange.respond(std::move(response));
 }
 
 boost::asio::awaitable<void> post_dump_expert_record(Call& call) {
   const Counts& counts = call.service.expert_counts();
-  const json::object answer =
-      co_await on_engine(call.service, [&counts](Engine& engine) { return dump(engine, counts); });
-  co_await call.exchange.respond(json_response(answer));
+  const EngineWork work = [&counts](Engine& engine) { return dump(engine, counts); };
+  const json::object answer = co_await on_engine(call.service, work);
+  Response response = json_response(answer);
+  co_await call.exchange.respond(std::move(response));
 }
 
 }  // namespace carpool

@@ -66,17 +66,22 @@ Response health_of(Service& service) {
 
 }  // namespace
 
-boost::asio::awaitable<void> get_health(Call& call) { co_await call.exchange.respond(health_of(call.service)); }
+boost::asio::awaitable<void> get_health(Call& call) {
+  Response response = health_of(call.service);
+  co_await call.exchange.respond(std::move(response));
+}
 
 boost::asio::awaitable<void> get_health_generate(Call& call) {
   Served& served = call.service.served();
-  Subscription subscription(*served.loop, call.exchange.executor(), probe(call.caller.tenant));
+  Request request = probe(call.caller.tenant);
+  Subscription subscription(*served.loop, call.exchange.executor(), std::move(request));
   const std::vector<Event> events = co_await subscription.next(kPatience);
   if (events.empty()) throw unavailable("overloaded", fmt::format("no token within {:.0f} s", kPatience), 5);
   if (events.back().finish == FinishReason::kNumericalError) {
     throw ApiError(500, "server_error", "numerical_error", "the model's logits are not finite");
   }
-  co_await call.exchange.respond(healthy());
+  Response response = healthy();
+  co_await call.exchange.respond(std::move(response));
 }
 
 }  // namespace carpool

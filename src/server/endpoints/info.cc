@@ -113,19 +113,23 @@ json::object model_info(Service& service) {
 }  // namespace
 
 boost::asio::awaitable<void> get_version(Call& call) {
-  co_await call.exchange.respond(json_response(version(call.service)));
+  Response response = json_response(version(call.service));
+  co_await call.exchange.respond(std::move(response));
 }
 
 boost::asio::awaitable<void> get_props(Call& call) {
-  co_await call.exchange.respond(json_response(props(call.service)));
+  Response response = json_response(props(call.service));
+  co_await call.exchange.respond(std::move(response));
 }
 
 boost::asio::awaitable<void> get_server_info(Call& call) {
-  co_await call.exchange.respond(json_response(server_info(call.service)));
+  Response response = json_response(server_info(call.service));
+  co_await call.exchange.respond(std::move(response));
 }
 
 boost::asio::awaitable<void> get_model_info(Call& call) {
-  co_await call.exchange.respond(json_response(model_info(call.service)));
+  Response response = json_response(model_info(call.service));
+  co_await call.exchange.respond(std::move(response));
 }
 
 }  // namespace carpool

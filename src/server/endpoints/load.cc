@@ -31,7 +31,8 @@ json::value load_of(const LoopState& s, bool as_list) {
 
 boost::asio::awaitable<void> get_load(Call& call) {
   const bool as_list = call.exchange.request().path == "/get_load";
-  co_await call.exchange.respond(json_response(load_of(loaded(call.service).loop->state(), as_list)));
+  Response response = json_response(load_of(loaded(call.service).loop->state(), as_list));
+  co_await call.exchange.respond(std::move(response));
 }
 
 }  // namespace carpool

@@ -24,7 +24,8 @@ json::object list_of(json::object model) {
 }  // namespace
 
 boost::asio::awaitable<void> get_models(Call& call) {
-  co_await call.exchange.respond(json_response(list_of(model_object(call.service, loaded(call.service).config))));
+  Response response = json_response(list_of(model_object(call.service, loaded(call.service).config)));
+  co_await call.exchange.respond(std::move(response));
 }
 
 boost::asio::awaitable<void> get_model(Call& call) {
@@ -32,7 +33,8 @@ boost::asio::awaitable<void> get_model(Call& call) {
   const ModelConfig& config = loaded(call.service).config;
   const std::string wanted = call.exchange.request().path.substr(kStem.size());
   if (wanted != call.service.options().served_model_name) call.service.refuse_model(wanted);
-  co_await call.exchange.respond(json_response(model_object(call.service, config)));
+  Response response = json_response(model_object(call.service, config));
+  co_await call.exchange.respond(std::move(response));
 }
 
 }  // namespace carpool
