@@ -227,7 +227,7 @@ TEST_F(BooksServer, BadRequestsAreTheClientsMistakeInOneShape) {
   for (int i = 0; i < 257; ++i) prompts += i ? ",\"a\"" : "\"a\"";
   const RawResponse many = server->post("/v1/completions", "{\"prompt\":" + prompts + "]}");
   EXPECT_EQ(json::parse(many.body).at("error").at("code"), "too_many_items");
-  const std::string two_hundred = prompts.substr(0, 200 * 4 - 1) + "]";
+  const std::string two_hundred = prompts.substr(0, 200 * 4) + "]";
   const RawResponse product = server->post("/v1/completions", "{\"n\":8,\"prompt\":" + two_hundred + "}");
   EXPECT_EQ(json::parse(product.body).at("error").at("param"), "n") << product.body;
 }
