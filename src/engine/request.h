@@ -23,9 +23,9 @@ struct SamplingParams {
   uint64_t seed = 0;      // with the token's index decides every draw; batch mates play no part
   // Before anything else, on the logits: prompt and generated tokens divide (or multiply, below 0) by the repetition
   // penalty; generated tokens lose presence_penalty once and frequency_penalty per occurrence; logit_bias is added.
-  float repetition_penalty = 1;  // (0, 2]
-  float presence_penalty = 0;    // [-2, 2]
-  float frequency_penalty = 0;   // [-2, 2]
+  float repetition_penalty = 1;                        // (0, 2]
+  float presence_penalty = 0;                          // [-2, 2]
+  float frequency_penalty = 0;                         // [-2, 2]
   std::vector<std::pair<int, float>> logit_bias = {};  // token id, [-100, 100]
 };
 
@@ -40,13 +40,13 @@ struct Request {
   bool skip_special = true;               // special tokens stand for no text
   bool ignore_eos = false;                // go on past the model's end tokens
 
-  int logprobs = -1;            // -1 none; n >= 0: of each token, and of the n best alternatives beside it
+  int logprobs = -1;             // -1 none; n >= 0: of each token, and of the n best alternatives beside it
   bool prompt_logprobs = false;  // of the prompt's tokens, too; such a request computes its whole prompt
 
-  bool isolated = false;  // plain routing; neither lends experts nor borrows
-  int group = 0;          // scope of batch-aware routing
-  int policy = 0;         // which of the engine's policies; 0 is the one that can be switched
-  int tenant = 0;         // whose it is: fair share of steps, and who may reuse its prefix
+  bool isolated = false;     // plain routing; neither lends experts nor borrows
+  int group = 0;             // scope of batch-aware routing
+  int policy = 0;            // which of the engine's policies; 0 is the one that can be switched
+  int tenant = 0;            // whose it is: fair share of steps, and who may reuse its prefix
   bool cache_prefix = true;  // may take computed blocks from the prefix cache and leave its own there
 };
 
@@ -68,7 +68,8 @@ struct TokenLogprobs {
 // Why no (more) computed blocks were taken from the prefix cache.
 enum class PrefixReason { kWhole, kOff, kNoMatch, kDiverged, kOtherTenant, kLogprobs, kEvicted };
 inline constexpr int kPrefixReasons = 7;
-const char* name(PrefixReason reason);  // "whole", "off", "no_match", "diverged", "other_tenant", "prompt_logprobs", "evicted"
+const char* name(
+    PrefixReason reason);  // "whole", "off", "no_match", "diverged", "other_tenant", "prompt_logprobs", "evicted"
 
 // What became of a request, known at its end.
 struct RequestStats {
@@ -88,11 +89,12 @@ struct Event {
   int token = -1;
   std::string text;  // complete UTF-8, may be empty while a character or a stop string is pending
   FinishReason finish = FinishReason::kNone;
-  std::string matched;      // the stop string that ended it
-  int matched_token = -1;   // the end token or stop id that ended it
-  std::shared_ptr<const TokenLogprobs> logprobs;                     // of `token`, when asked for
-  std::shared_ptr<const std::vector<TokenLogprobs>> prompt_logprobs;  // with the first event; entry 0 has no score (token only)
-  std::shared_ptr<const RequestStats> stats;                          // with the last event
+  std::string matched = {};                                 // the stop string that ended it
+  int matched_token = -1;                                   // the end token or stop id that ended it
+  std::shared_ptr<const TokenLogprobs> logprobs = nullptr;  // of `token`, when asked for
+  std::shared_ptr<const std::vector<TokenLogprobs>> prompt_logprobs =
+      nullptr;                                          // with the first event; entry 0 has no score (token only)
+  std::shared_ptr<const RequestStats> stats = nullptr;  // with the last event
 };
 
 // A value of a request that is out of range: `field` as the HTTP API spells it ("max_tokens"), `code` one of the
@@ -110,8 +112,8 @@ class RequestError : public Error {
 
 // What a request must fit into.
 struct RequestLimits {
-  int vocab = 0;              // rows of the model's output
-  int context = 0;            // positions
+  int vocab = 0;               // rows of the model's output
+  int context = 0;             // positions
   int64_t pool_positions = 0;  // positions of the whole KV pool
 };
 
