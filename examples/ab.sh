@@ -31,5 +31,5 @@ if [ -z "$url" ]; then
 fi
 
 "$carpool" bench-serve "$url" --ab topk --ab "$policy" --concurrency "${CONCURRENCY:-1,10,64}" \
-  --repeat "${REPEAT:-5}" --random-input-len "${INPUT_LEN:-128}" \
+  --repeat "${REPEAT:-5}" --random-range-ratio 1 --random-input-len "${INPUT_LEN:-128}" \
   --random-output-len "${OUTPUT_LEN:-64}" ${CARPOOL_API_KEY:+--api-key "$CARPOOL_API_KEY"} "$@"
