@@ -85,8 +85,7 @@ std::vector<std::string> texts_under_load(ServeProcess& server, bool isolated) {
 }
 
 TEST(ServeIsolated, TheSameRequestGivesTheSameBytesUnderLoadAndWouldNotIfItShared) {
-  ServeProcess server({kBooks, "--policy", "oea:k0=3", "--routing-scope", "shared", "--max-running-requests", "16",
-                       "--log-level", "warn"});
+  ServeProcess server({kBooks, "--policy", "oea:k0=3", "--routing-scope", "shared", "--max-running-requests", "16"});
   const RawResponse alone = RawClient(server.port(), 300).ask(ask(true));
   ASSERT_EQ(alone.status, 200) << alone.body;
   EXPECT_EQ(alone.header("x-carpool-routing"), "isolated");

@@ -30,7 +30,7 @@ json::value soak(ServeProcess& server, const std::string& arguments) {
 }
 
 TEST(ServePressure, SixtyFourCarelessClientsGetTheirOwnTextsAndLeaveNothingBehind) {
-  ServeProcess server({"dummy:canary", "--max-running-requests", "16", "--kv-tokens", "8192", "--log-level", "warn"});
+  ServeProcess server({"dummy:canary", "--max-running-requests", "16", "--kv-tokens", "8192"});
   const json::value report = soak(server, "--streams 64 --seconds 5 --warmup 2 --seed 7");
   const json::value& load = report.at("load");
   EXPECT_EQ(load.at("wrong_texts"), 0);
@@ -46,15 +46,14 @@ TEST(ServePressure, SixtyFourCarelessClientsGetTheirOwnTextsAndLeaveNothingBehin
 
 TEST(ServePressure, TheEmbeddedModelGivesIsolatedTextsUnderLoadAsWhenIdle) {
   ServeProcess server({kBooks, "--policy", "oea:k0=3", "--routing-scope", "shared", "--max-running-requests", "8",
-                       "--kv-tokens", "8192", "--log-level", "warn"});
+                       "--kv-tokens", "8192"});
   const json::value report = soak(server, "--streams 12 --seconds 4 --warmup 0 --cases 6 --seed 3");
   EXPECT_EQ(report.at("load").at("wrong_texts"), 0);
   EXPECT_GT(report.at("load").at("right_texts").as_int64(), 0);
 }
 
 TEST(ServePressure, WhoIsTooMuchIsRefusedWithRetryAfterAndTheRestIsServed) {
-  ServeProcess server({"dummy:canary,step_us=1000", "--max-running-requests", "8", "--max-queued-requests", "16",
-                       "--log-level", "error"});
+  ServeProcess server({"dummy:canary,step_us=1000", "--max-running-requests", "8", "--max-queued-requests", "16"});
   const json::value report = soak(server, "--overload 200 --saturation 16 --seconds 3");
   const json::value& overload = report.at("overload");
   EXPECT_GT(overload.at("first_refusal_ms").at("count").as_int64(), 0);
@@ -65,7 +64,7 @@ TEST(ServePressure, WhoIsTooMuchIsRefusedWithRetryAfterAndTheRestIsServed) {
 
 TEST(ServePressure, ManyLongRequestsInATinyPoolAllEndWithTheirOwnText) {
   // 64 blocks; each request comes to need 31 of them, and 16 may run.
-  ServeProcess server({"dummy:canary", "--kv-tokens", "1024", "--max-running-requests", "16", "--log-level", "warn"});
+  ServeProcess server({"dummy:canary", "--kv-tokens", "1024", "--max-running-requests", "16"});
   std::vector<Ask> asks;
   for (int i = 0; i < 40; ++i) {
     asks.push_back({canary_prompt(i % 20, 90), 400, i % 3 != 0, i % 2 == 0, ""});  // every prompt twice
