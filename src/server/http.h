@@ -21,14 +21,14 @@ namespace asio = boost::asio;
 using Headers = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
-  std::string method;      // "GET"
-  std::string path;        // without query, percent-decoded once
-  std::string query;       // after '?', raw
-  Headers headers;         // names in lower case, in order
+  std::string method;  // "GET"
+  std::string path;    // without query, percent-decoded once
+  std::string query;   // after '?', raw
+  Headers headers;     // names in lower case, in order
   std::string body;
   std::string request_id;  // ours; also the client's X-Request-Id when it is printable and short is kept in client_id
   std::string client_id;
-  double received = 0;     // now_seconds() when the last byte of it was there
+  double received = 0;  // now_seconds() when the last byte of it was there
 
   std::string_view header(std::string_view lower_case_name) const;  // "" when absent
 };
