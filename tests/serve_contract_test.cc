@@ -368,6 +368,38 @@ TEST(ServeContract, NothingAClientSendsBecomesAHeaderLine) {
   EXPECT_FALSE(wish.has("set-cookie"));
 }
 
+TEST(ServeContract, SigtermAtManyMomentsOfALoadTellsEveryStreamAndEndsWithCodeZero) {
+  for (int moment = 0; moment < 6; ++moment) {
+    SCOPED_TRACE(moment);
+    ServeProcess server({"dummy:canary,step_us=2000", "--drain-timeout", "0", "--max-running-requests", "4"});
+    std::vector<Ask> asks;
+    std::vector<std::unique_ptr<RawClient>> clients;
+    for (int i = 0; i < 6; ++i) {  // some end by themselves, two are queued at first
+      asks.push_back({canary_prompt(i, 20), 10 + 40 * i, true, false, ""});
+      clients.push_back(std::make_unique<RawClient>(server.port(), 120));
+      clients.back()->send(asks.back().bytes());
+    }
+    for (auto& client : clients) EXPECT_EQ(client->read_head().status, 200);
+    std::this_thread::sleep_for(std::chrono::milliseconds(25 * moment));
+    server.signal(moment % 2 ? SIGTERM : SIGINT);
+    for (size_t i = 0; i < asks.size(); ++i) {
+      std::string text, last;
+      while (const auto event = clients[i]->read_event()) {
+        if (!event->data.empty()) last = event->data;
+        if (event->data.empty() || last == "[DONE]" || last.find("\"error\"") != std::string::npos) continue;
+        const json::value chunk = parse_json(last, "a chunk");
+        text += std::string(chunk.at("choices").at(0).at("text").as_string());
+      }
+      const bool told = last.find("\"draining\"") != std::string::npos;
+      EXPECT_TRUE(told || last == "[DONE]") << last;
+      EXPECT_EQ(text, asks[i].text().substr(0, text.size()));
+      EXPECT_TRUE(told || text == asks[i].text()) << text;
+    }
+    clients.clear();
+    EXPECT_EQ(server.wait(), 0) << server.err();
+  }
+}
+
 TEST(ServeContract, AFullDiskUnderTheResultsOfALoadEndsItWith74AndLeavesEarlierResults) {
   const TemporaryFolder folder;
   ServeProcess server({"dummy:canary"});
