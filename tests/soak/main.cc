@@ -29,7 +29,7 @@ struct Options {
   std::string url;
   int streams = 1024, fixed_cases = 48, overload = 0, saturation = 256;
   double seconds = 300, warmup = 15, health_p99_ms = 200, refusal_p99_ms = 50, throughput_share = 0.95;
-  double rss_slack_mib = 32, most_wait = 60;
+  double slow_pause = 0.22, rss_slack_mib = 32, most_wait = 60;
   uint64_t seed = 1;
   pid_t pid = 0;
   std::string json_file;
@@ -144,6 +144,7 @@ json::object soak(const Subject& subject, const Options& options, Tally& tally) 
   Load load{subject.endpoint, cases, fixed, bad, Mix{}};
   load.streams = options.streams;
   load.seed = options.seed;
+  load.slow_pause_s = options.slow_pause;
   json::object out;
   ProcessState start, before, after;
   const int any = 1 << 30;
@@ -266,6 +267,8 @@ int main_of(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--overload", o.overload, "open so many connections at once, in place of the mixed load");
   app.add_option("--saturation", o.saturation, "connections that the server can take")->capture_default_str();
+  app.add_option("--slow-pause", o.slow_pause, "most seconds that a slow reader waits before each piece")
+      ->capture_default_str();
   app.add_option("--most-wait", o.most_wait, "seconds that the refused wait if they are told to wait longer")
       ->capture_default_str();
   app.add_option("--health-p99-ms", o.health_p99_ms, "most that /health may take; 0 = not judged")

@@ -206,7 +206,7 @@ asio::awaitable<void> Stream::complete(bool slow) {
   const Asked asked = ask();
   if (slow) client_.reset();
   co_await connect(slow ? kSmallBuffer : 0);
-  if (slow) client_->read_slowly(kSlowBytes, 0.02 + 0.2 * random_.share());
+  if (slow) client_->read_slowly(kSlowBytes, load_.slow_pause_s * (0.1 + 0.9 * random_.share()));
   const double sent = now_seconds();
   co_await client_->send(asked.bytes);
   const Head head = co_await client_->head();

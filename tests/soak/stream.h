@@ -28,7 +28,8 @@ struct Load {
   Mix mix;
   int streams = 1024;
   double seconds = 300, ramp_s = 5;
-  double patience_s = 120;  // for one request; longer = the server hangs
+  double slow_pause_s = 0.22;  // most that a slow reader waits before each piece
+  double patience_s = 120;     // for one request; longer = the server hangs
   uint64_t seed = 1;
 };
 
