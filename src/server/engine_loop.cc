@@ -14,6 +14,7 @@
 #include <cmath>
 #include <condition_variable>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -26,6 +27,7 @@ namespace {
 constexpr int kNice = 5;             // of computing threads, below those that serve sockets
 constexpr double kIdleLook = 1;      // seconds between two looks at an empty inbox
 constexpr double kStuckLook = 0.01;  // while requests are there that cannot run yet
+constexpr int kFewAdmissions = 8;
 constexpr int kLongestRetry = 3600;  // seconds
 
 // How many per second, over the last seconds; counted in buckets of one second.
@@ -45,6 +47,11 @@ class Rate {
       if (n > 0) oldest = s;
     }
     return static_cast<double>(sum) / std::max(1.0, now - static_cast<double>(oldest));
+  }
+  // How many there were in that time.
+  int64_t recent(double now) {
+    at(now);
+    return std::accumulate(buckets_.begin(), buckets_.end(), int64_t{0});
   }
   double last() const { return last_; }  // now_seconds() of the last one; 0 = never
 
@@ -281,8 +288,8 @@ void EngineLoop::Impl::leave_queue(Open& o, double now) {
 // Seconds until somebody with `ahead` others before him is admitted.
 double EngineLoop::Impl::wait_estimate(double now, int ahead) {
   if (ahead <= 0) return 0;
-  const double rate = admissions.per_second(now);
-  if (rate > 0) return ahead / rate;
+  // A rate of few says nothing: one request before a burst would promise the burst an hour.
+  if (admissions.recent(now) >= kFewAdmissions) return ahead / admissions.per_second(now);
   return std::max(limits.expected_wait, admissions.last() > 0 ? now - admissions.last() : 0);
 }
 

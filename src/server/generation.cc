@@ -141,7 +141,11 @@ asio::awaitable<void> write(Exchange& exchange, Chunks& chunks) {
   chunks.clear();
 }
 
-asio::awaitable<void> stream(Call& call, Streams& streams, Reply& reply) {
+// By choice: while one lives, it can be aborted by its names. Ended ones cannot: clients may count on that as soon as
+// they have seen the end.
+using Names = std::vector<std::vector<std::shared_ptr<void>>>;
+
+asio::awaitable<void> stream(Call& call, Streams& streams, Names& names, Reply& reply) {
   const double silence = call.service.options().ping_s;
   Headers headers;
   headers.emplace_back("x-carpool-routing", call.routing);
@@ -155,6 +159,7 @@ asio::awaitable<void> stream(Call& call, Streams& streams, Reply& reply) {
     // A chunk for each token that shows, however many came together: clients count and time them. Each is written
     // before the next is made, so that a slow reader's do not pile up.
     const std::span<const Event> events = part.events;
+    if (!events.empty() && events.back().finish != FinishReason::kNone) names[static_cast<size_t>(part.choice)].clear();
     const size_t portion = reply.cumulative() ? std::max<size_t>(events.size(), 1) : 1;
     for (size_t at = 0; at < events.size(); at += portion) {
       reply.take(part.choice, events.subspan(at, portion));
@@ -173,12 +178,13 @@ asio::awaitable<void> stream(Call& call, Streams& streams, Reply& reply) {
   co_await call.exchange.end_events();
 }
 
-asio::awaitable<void> respond(Call& call, Streams& streams, Reply& reply) {
+asio::awaitable<void> respond(Call& call, Streams& streams, Names& names, Reply& reply) {
   for (int i = 0; i < reply.choices(); ++i) {
     while (!reply.choice(i).finished()) {
       const std::vector<Event> events = co_await streams.next_of(i);
       reply.take(i, events);
     }
+    names[static_cast<size_t>(i)].clear();
   }
   Response response;
   // Scores of long prompts take long to write down.
@@ -217,19 +223,16 @@ void submit_all(Call& call, const Job& job, EngineLoop& loop, Streams& streams) 
   }
 }
 
-// While these live, the job can be aborted by each of its names.
-std::vector<std::shared_ptr<void>> name_all(Call& call, const Job& job, const Streams& streams, int choices) {
-  std::vector<std::shared_ptr<void>> guards;
+Names name_all(Call& call, const Job& job, const Streams& streams, int choices) {
+  Names names(static_cast<size_t>(choices));
   const std::string& client_id = call.exchange.request().client_id;
-  for (int i = 0; i < choices; ++i) {
-    const RequestId id = streams.id(static_cast<size_t>(i));
-    guards.push_back(call.service.abortable(call.caller, job.id, id));
-    if (!client_id.empty()) guards.push_back(call.service.abortable(call.caller, client_id, id));
-    if (static_cast<size_t>(i) < job.names.size()) {
-      guards.push_back(call.service.abortable(call.caller, job.names[static_cast<size_t>(i)], id));
-    }
+  for (size_t i = 0; i < names.size(); ++i) {
+    const RequestId id = streams.id(i);
+    names[i].push_back(call.service.abortable(call.caller, job.id, id));
+    if (!client_id.empty()) names[i].push_back(call.service.abortable(call.caller, client_id, id));
+    if (i < job.names.size()) names[i].push_back(call.service.abortable(call.caller, job.names[i], id));
   }
-  return guards;
+  return names;
 }
 
 Reply::Setup make_setup(Call& call, Job& job, const Served& served) {
@@ -265,15 +268,15 @@ asio::awaitable<void> answer_job(Call& call, Job& job) {
     if (const auto alive = weak.lock()) alive->cancel();
   });
   const int choices = static_cast<int>(job.prompts.size()) * job.generation.n;
-  const auto names = name_all(call, job, *streams, choices);
+  Names names = name_all(call, job, *streams, choices);
   const bool streamed = job.generation.stream;
   Reply::Setup setup = make_setup(call, job, served);
   const std::unique_ptr<Reply> reply = job.make_reply(std::move(setup));
   const CountAtEnd count{call, *reply};
   if (streamed) {
-    co_await stream(call, *streams, *reply);
+    co_await stream(call, *streams, names, *reply);
   } else {
-    co_await respond(call, *streams, *reply);
+    co_await respond(call, *streams, names, *reply);
   }
 }
 
