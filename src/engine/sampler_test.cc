@@ -76,7 +76,8 @@ TEST(Sampler, TopKTopPAndMinPCutTheTail) {
 std::map<int, double> cut_sorted(const std::vector<float>& logits, const SamplingParams& p) {
   std::vector<int> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
-  std::stable_sort(ids.begin(), ids.end(), [&](int a, int b) { return logits[a] > logits[b]; });
+  std::sort(ids.begin(), ids.end(),
+            [&](int a, int b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
   if (p.top_k > 0 && static_cast<size_t>(p.top_k) < ids.size()) ids.resize(static_cast<size_t>(p.top_k));
   const auto mass = [&](int id) { return std::exp((double{logits[id]} - logits[ids[0]]) / p.temperature); };
   double total = 0, kept = 0;
