@@ -150,7 +150,15 @@ class FakeServer {
       most_ = std::max(most_, ++open_);
     }
     const Reply reply = handler_(got);
-    co_await answer(socket, reply);
+    bool open = true;
+    co_await answer(socket, reply, open);
+    close(open);
+  }
+
+  // An exchange ends before its last bytes leave: a client that has them may open the next one at once.
+  void close(bool& open) {
+    if (!open) return;
+    open = false;
     const std::lock_guard lock(mutex_);
     --open_;
   }
@@ -184,7 +192,7 @@ class FakeServer {
     static_cast<void>(ec);
   }
 
-  asio::awaitable<void> answer(Socket& socket, const Reply& reply) {
+  asio::awaitable<void> answer(Socket& socket, const Reply& reply, bool& open) {
     if (reply.never) {
       char byte;
       auto [ec, n] = co_await socket.async_read_some(asio::buffer(&byte, 1), kTuple);
@@ -193,10 +201,13 @@ class FakeServer {
       co_return;
     }
     if (!reply.raw.empty()) {
+      close(open);
       co_await put(socket, reply.raw);
       co_return;
     }
     std::string text = head_of(reply);
+    size_t left = reply.pieces.size();
+    if (left == 0) close(open);
     co_await put(socket, text);
     asio::steady_timer pause(io_);
     for (const std::string& piece : reply.pieces) {
@@ -205,6 +216,7 @@ class FakeServer {
         co_await pause.async_wait(kTuple);
       }
       text = piece_of(reply, piece);
+      if (--left == 0 && !reply.stall) close(open);
       co_await put(socket, text);
     }
     if (reply.stall) {
