@@ -27,7 +27,8 @@ struct Side {
 StepSizes sizes_of(const Model& model) {
   const ModelConfig& c = model.config();
   return {c.moe_layers(), static_cast<double>(model.weights().bytes_per_expert()),
-          static_cast<double>(model.weights().dense_bytes_per_step()), 2.0 * c.kv_width() * c.layers * sizeof(float)};
+          static_cast<double>(model.weights().dense_bytes_per_step()),
+          static_cast<double>(KvCache::bytes_for(c, KvCache::kBlockTokens, model.kv_format())) / KvCache::kBlockTokens};
 }
 
 int64_t pool_tokens(std::span<const AbPrompt> prompts, int new_tokens) {

@@ -90,20 +90,82 @@ void finish_counts(const CountingTopk::Counts& counts, TextRouting& out) {
 
 }  // namespace
 
+namespace {
+
+struct MatrixSize {
+  int64_t rows, cols;
+};
+
+// The matrices of one layer's attention, apart from its indexer.
+std::vector<MatrixSize> attention_matrices(const ModelConfig& c) {
+  const int64_t D = c.width, H = c.heads;
+  if (!c.latent) {
+    const int64_t v = int64_t{c.kv_heads} * c.value_dim;
+    return {{c.q_width(), D}, {c.kv_width(), D}, {v, D}, {D, H * c.value_dim}};
+  }
+  const Latent& n = *c.latent;
+  std::vector<MatrixSize> all = {{n.kv_rank + n.rope, D}, {H * n.kv_rank, n.nope}, {H * n.value, n.kv_rank}};
+  all.push_back({D, H * n.value});
+  all.push_back({H * (n.nope + n.rope), n.q_rank > 0 ? n.q_rank : D});
+  if (n.q_rank > 0) all.push_back({n.q_rank, D});
+  return all;
+}
+
+std::vector<MatrixSize> indexer_matrices(const ModelConfig& c) {
+  const Indexer& n = *c.indexer;
+  return {{int64_t{n.heads} * n.head_dim, c.latent->q_rank}, {n.head_dim, c.width}, {n.heads, c.width}};
+}
+
+// Numbers in norms, biases and sinks of one layer's attention and its two norms.
+int64_t attention_vectors(const ModelConfig& c) {
+  const int64_t v = int64_t{c.kv_heads} * c.value_dim;
+  int64_t n = 2 * c.width + (c.o_bias ? c.width : 0) + (c.sinks ? c.heads : 0);
+  if (c.latent) return n + c.latent->q_rank + c.latent->kv_rank;
+  if (c.qkv_bias) n += c.q_width() + c.kv_width() + v;
+  if (c.qk_norm == ModelConfig::QkNorm::kHead) n += 2 * c.head_dim;
+  if (c.qk_norm == ModelConfig::QkNorm::kWhole) n += c.q_width() + c.kv_width();
+  return n;
+}
+
+int64_t count(const std::vector<MatrixSize>& all) {
+  int64_t n = 0;
+  for (const MatrixSize& m : all) n += m.rows * m.cols;
+  return n;
+}
+
+int64_t indexers(const ModelConfig& c) {
+  return c.indexer ? std::count(c.indexer->own.begin(), c.indexer->own.end(), true) : 0;
+}
+
+// Numbers in the biases of one MoE layer.
+int64_t moe_vectors(const ModelConfig& c) {
+  const int64_t E = c.n_experts;
+  return (c.selection_bias ? E : 0) + (c.router_bias ? E : 0) +
+         (c.expert_bias ? E * (2 * c.expert_width + c.width) : 0);
+}
+
+}  // namespace
+
 Parameters count_parameters(const ModelConfig& c) {
   Parameters p;
-  const int64_t D = c.width, q = int64_t{c.heads} * c.head_dim, kv = c.kv_width(), L = c.layers, M = c.moe_layers();
-  p.attention = L * (D * q * 2 + D * kv * 2 + (c.attention_bias ? q + 2 * kv + D : 0));
-  p.norms = L * (2 * D + (c.qk_norm ? 2 * c.head_dim : 0)) + D;
+  const int64_t D = c.width, L = c.layers, M = c.moe_layers(), own = indexers(c);
+  const int64_t indexer = own > 0 ? count(indexer_matrices(c)) : 0;
+  p.attention = L * count(attention_matrices(c)) + own * indexer;
+  p.norms = L * attention_vectors(c) + (own > 0 ? own * 2 * c.indexer->head_dim : 0) + D;
   p.dense = (L - M) * 3 * D * c.dense_width;
+  p.shared = M * 3 * D * c.shared_width;
   p.per_expert = 3 * D * c.expert_width;
-  p.router = M * D * c.n_experts + M * static_cast<int64_t>(c.scoring.selection_bias.size());
+  p.router = M * (D * c.n_experts + moe_vectors(c));
   p.experts = M * c.n_experts * p.per_expert;
   p.embedding = int64_t{c.vocab} * D;
   p.head = c.tied_head ? 0 : p.embedding;
-  p.total = p.attention + p.norms + p.dense + p.router + p.experts + p.embedding + p.head;
+  p.total = p.attention + p.norms + p.dense + p.shared + p.router + p.experts + p.embedding + p.head;
+  // A prediction layer is an MoE layer with an indexer, a projection of two rows to one, and three norms.
+  p.unused = c.unused_layers * (count(attention_matrices(c)) + attention_vectors(c) + indexer + 2 * D * D + 3 * D +
+                                (c.indexer ? 2 * c.indexer->head_dim : 0) + 3 * D * c.shared_width + D * c.n_experts +
+                                moe_vectors(c) + c.n_experts * p.per_expert);
   const int64_t head_read = p.embedding;  // by every token, whether the head is a matrix of its own or the embedding
-  p.active = p.attention + p.norms + p.dense + p.router + M * c.top_k * p.per_expert + head_read;
+  p.active = p.attention + p.norms + p.dense + p.shared + p.router + M * c.top_k * p.per_expert + head_read;
   return p;
 }
 
@@ -111,18 +173,24 @@ StepBytes assumed_bytes(const ModelConfig& c, Format format) {
   const auto matrix = [](Format f, int64_t rows, int64_t cols) {  // in memory: whole panels
     return static_cast<double>(PanelView{.format = f, .rows = rows, .cols = cols}.bytes());
   };
-  const auto mlp = [&](int64_t width) { return 2 * matrix(format, width, c.width) + matrix(format, c.width, width); };
+  const auto sum = [&](const std::vector<MatrixSize>& all) {
+    double bytes = 0;
+    for (const MatrixSize& m : all) bytes += matrix(format, m.rows, m.cols);
+    return bytes;
+  };
+  const auto mlp = [&](int64_t width) {
+    return width > 0 ? 2 * matrix(format, width, c.width) + matrix(format, c.width, width) : 0.0;
+  };
   const Parameters p = count_parameters(c);
   const FormatInfo& f = info(format);
-  const int64_t q = int64_t{c.heads} * c.head_dim, kv = c.kv_width(), L = c.layers, M = c.moe_layers();
-  const int64_t biases = c.attention_bias ? L * (q + 2 * kv + c.width) : 0;
-  const auto floats = static_cast<double>(p.norms + biases + M * static_cast<int64_t>(c.scoring.selection_bias.size()));
-  const double attention = matrix(format, q, c.width) + 2 * matrix(format, kv, c.width) + matrix(format, c.width, q);
+  const int64_t L = c.layers, M = c.moe_layers();
+  const auto floats = static_cast<double>(p.norms + M * moe_vectors(c));
   StepBytes bytes;
   bytes.per_expert = mlp(c.expert_width);
-  bytes.dense = static_cast<double>(L) * attention + static_cast<double>(L - M) * mlp(c.dense_width) +
-                static_cast<double>(M) * matrix(Format::kF32, c.n_experts, c.width) + matrix(format, c.vocab, c.width) +
-                floats * static_cast<double>(sizeof(float));
+  bytes.dense = static_cast<double>(L) * sum(attention_matrices(c)) + static_cast<double>(L - M) * mlp(c.dense_width) +
+                static_cast<double>(M) * (matrix(Format::kF32, c.n_experts, c.width) + mlp(c.shared_width)) +
+                matrix(format, c.vocab, c.width) + floats * static_cast<double>(sizeof(float));
+  if (c.sparse()) bytes.dense += static_cast<double>(indexers(c)) * sum(indexer_matrices(c));
   bytes.set_kv(c, default_kv_format(f.block_elements > 1));
   bytes.weights = static_cast<double>(p.total) * static_cast<double>(f.block_bytes) / f.block_elements;
   bytes.source = fmt::format("assumed {}", f.name);

@@ -19,11 +19,13 @@ namespace carpool {
 
 // Numbers of parameters, from the configuration.
 struct Parameters {
-  int64_t attention = 0, router = 0, dense = 0, experts = 0, norms = 0;  // all layers; the final norm is in norms
+  int64_t attention = 0, router = 0, dense = 0, shared = 0, experts = 0,
+          norms = 0;  // all layers; the final norm is in norms
   int64_t per_expert = 0;
   int64_t embedding = 0;  // [V, D], once more as `head` unless tied
   int64_t head = 0;
   int64_t total = 0;
+  int64_t unused = 0;  // of the prediction layers, which are not run; not in the total
   int64_t active = 0;  // that one token reads: all but the experts it does not use and the embedding's rows
 };
 Parameters count_parameters(const ModelConfig& config);

@@ -23,8 +23,12 @@ std::string bytes_text(double bytes) {
 
 std::string features_text(const ModelConfig& c) {
   std::string out = c.heads == c.kv_heads ? "multi-head attention" : "grouped-query attention";
-  if (c.qk_norm) out += ", query and key norms";
-  if (c.attention_bias) out += ", attention biases";
+  if (c.latent) out = "latent attention";
+  if (c.indexer) out += fmt::format(" to the {} positions that an indexer chooses", c.indexer->top);
+  if (c.qk_norm != ModelConfig::QkNorm::kNone) out += ", query and key norms";
+  if (c.qkv_bias || c.o_bias) out += ", attention biases";
+  if (c.sinks) out += ", attention sinks";
+  if (!c.window.empty()) out += fmt::format(", sliding window {}", *std::max_element(c.window.begin(), c.window.end()));
   if (c.tied_head) out += ", head tied to the embedding";
   if (c.moe_layers() == 0) return out + ", no routed experts";
   switch (c.scoring.kind) {
@@ -54,13 +58,18 @@ std::vector<std::pair<std::string, std::string>> size_lines(const InspectReport&
                             c.moe_layers(), c.width, c.heads, c.kv_heads, c.head_dim));
   if (c.moe_layers() > 0)
     lines.emplace_back("experts", fmt::format("{} per token of {}, width {}", c.top_k, c.n_experts, c.expert_width));
+  if (c.shared_width > 0) lines.emplace_back("shared experts", fmt::format("width {}", c.shared_width));
   lines.emplace_back("vocabulary", fmt::format("{}, context {}", c.vocab, c.context));
   lines.emplace_back("parameters",
                      fmt::format("{}, of which a token uses {}", count_text(p.total), count_text(p.active)));
   lines.emplace_back(
-      "", fmt::format("attention {}, router {}, experts {}, dense blocks {}, embedding {}, head {}",
-                      count_text(p.attention), count_text(p.router), count_text(p.experts), count_text(p.dense),
-                      count_text(p.embedding), c.tied_head ? "tied" : count_text(p.head)));
+      "", fmt::format("attention {}, router {}, experts {}, shared experts {}, dense blocks {}, embedding {}, head {}",
+                      count_text(p.attention), count_text(p.router), count_text(p.experts), count_text(p.shared),
+                      count_text(p.dense), count_text(p.embedding), c.tied_head ? "tied" : count_text(p.head)));
+  if (p.unused > 0) {
+    lines.emplace_back("not run", fmt::format("{} multi-token prediction layer{}, {} parameters more", c.unused_layers,
+                                              c.unused_layers == 1 ? "" : "s", count_text(p.unused)));
+  }
   lines.emplace_back("weights", fmt::format("{} ({})", bytes_text(r.bytes.weights), r.bytes.source));
   lines.emplace_back("one expert", bytes_text(r.bytes.per_expert));
   lines.emplace_back("every step", fmt::format("{} besides experts", bytes_text(r.bytes.dense)));
@@ -159,9 +168,10 @@ json::value inspect_json(const InspectReport& report) {
                    {"experts_per_token", c.top_k},
                    {"expert_width", c.expert_width},
                    {"dense_width", c.dense_width}};
-  out["parameters"] = {{"total", p.total},   {"active", p.active},       {"attention", p.attention},
-                       {"router", p.router}, {"experts", p.experts},     {"dense", p.dense},
-                       {"norms", p.norms},   {"embedding", p.embedding}, {"head", p.head}};
+  out["parameters"] = {{"total", p.total},         {"active", p.active},   {"attention", p.attention},
+                       {"router", p.router},       {"experts", p.experts}, {"dense", p.dense},
+                       {"shared", p.shared},       {"unused", p.unused},   {"norms", p.norms},
+                       {"embedding", p.embedding}, {"head", p.head}};
   out["bytes"] = {{"source", report.bytes.source},
                   {"weights", report.bytes.weights},
                   {"per_expert", report.bytes.per_expert},

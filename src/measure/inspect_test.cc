@@ -39,9 +39,9 @@ ModelConfig big_config() {  // the published sizes of Qwen3-30B-A3B
   c.layers = 48;
   c.heads = 32;
   c.kv_heads = 4;
-  c.head_dim = 128;
+  c.head_dim = c.value_dim = 128;
   c.context = 40960;
-  c.qk_norm = true;
+  c.qk_norm = ModelConfig::QkNorm::kHead;
   c.moe_layer.assign(48, true);
   c.expert_width = 768;
   c.n_experts = 128;
@@ -179,7 +179,7 @@ TEST(Inspect, CountsTheParametersOfAPublishedModel) {
 TEST(Inspect, AssumedBytesEqualThoseOfLoadedModels) {
   for (const char* name : {"float32_untied", "bf16_tied", "dense_layers", "all_experts_bias"}) {
     const Model model = load(name);
-    const Format stored = model.weights().layers[0].q.format;
+    const Format stored = model.weights().layers[0].grouped.q.format;
     const StepBytes bytes = assumed_bytes(model.config(), stored);
     EXPECT_EQ(bytes.per_expert, static_cast<double>(model.weights().bytes_per_expert())) << name;
     EXPECT_EQ(bytes.dense, static_cast<double>(model.weights().dense_bytes_per_step())) << name;

@@ -63,7 +63,7 @@ CanaryModel::CanaryModel(const CanaryOptions& options) : step_us_(options.step_u
   config_.vocab = kDummyEndToken + 1;
   config_.width = 64;
   config_.layers = config_.heads = config_.kv_heads = 1;
-  config_.head_dim = 2;
+  config_.head_dim = config_.value_dim = 2;
   config_.context = options.context;
   config_.moe_layer = {true};
   config_.expert_width = 64;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cmath>
 #include <set>
 
 #include "base/error.h"
@@ -156,8 +157,11 @@ ModelConfig dummy_config(const DummySpec& spec) {
   c.head_dim = shape.head_dim;
   c.context = shape.context;
   c.norm_eps = shape.norm_eps;
-  c.rope_theta = shape.rope_theta;
-  c.qk_norm = true;
+  c.value_dim = c.head_dim;
+  c.attention_scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+  c.rope.theta = shape.rope_theta;
+  c.rope.dims = c.head_dim;
+  c.qk_norm = ModelConfig::QkNorm::kHead;
   c.moe_layer.assign(static_cast<size_t>(spec.layers), true);
   c.expert_width = shape.expert_width;
   c.n_experts = shape.n_experts;

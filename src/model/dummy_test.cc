@@ -68,8 +68,8 @@ TEST(Dummy, TheConfigHasTheSizesOfTheShape) {
   EXPECT_EQ(c.kv_heads, 4);
   EXPECT_EQ(c.head_dim, 128);
   EXPECT_EQ(c.vocab, 151936);
-  EXPECT_TRUE(c.qk_norm);
-  EXPECT_FALSE(c.attention_bias);
+  EXPECT_EQ(c.qk_norm, ModelConfig::QkNorm::kHead);
+  EXPECT_FALSE(c.qkv_bias || c.o_bias);
   EXPECT_FALSE(c.tied_head);
   EXPECT_EQ(c.dense_width, 0);
   EXPECT_TRUE(c.eos_ids.empty());

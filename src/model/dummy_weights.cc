@@ -29,11 +29,11 @@ void plan_dummy_weights(const DummySpec& spec, const ModelConfig& config, PanelP
     LayerWeights layer;
     layer.input_norm = signs(c.width, bits);
     layer.post_norm = signs(c.width, bits);
-    layer.q_norm = signs(c.head_dim, bits);
-    layer.k_norm = signs(c.head_dim, bits);
-    layer.q = matrix(spec.format, q, c.width);
-    layer.k = matrix(spec.format, c.kv_width(), c.width);
-    layer.v = matrix(spec.format, c.kv_width(), c.width);
+    layer.grouped.q_norm = signs(c.head_dim, bits);
+    layer.grouped.k_norm = signs(c.head_dim, bits);
+    layer.grouped.q = matrix(spec.format, q, c.width);
+    layer.grouped.k = matrix(spec.format, c.kv_width(), c.width);
+    layer.grouped.v = matrix(spec.format, c.kv_width(), c.width);
     layer.o = matrix(spec.format, c.width, q);
     layer.router = matrix(Format::kF32, c.n_experts, c.width);
     layer.scoring = c.scoring;

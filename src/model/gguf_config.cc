@@ -165,7 +165,7 @@ void add_gguf_config(const ModelConfig& c, std::optional<int> first_end, GgufWri
   add("attention.key_length", c.head_dim);
   add("attention.value_length", c.head_dim);
   out.add_f32(key("attention.layer_norm_rms_epsilon"), c.norm_eps);
-  out.add_f32(key("rope.freq_base"), static_cast<float>(c.rope_theta));
+  out.add_f32(key("rope.freq_base"), static_cast<float>(c.rope.theta));
   add("expert_count", c.n_experts);
   add("expert_used_count", c.top_k);
   add("expert_feed_forward_length", c.expert_width);

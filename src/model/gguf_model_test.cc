@@ -99,9 +99,9 @@ TEST(GgufFixture, TheConfigurationIsThatOfTheDirectoryItCameFrom) {
   EXPECT_EQ(a.head_dim, b.head_dim);
   EXPECT_EQ(a.context, b.context);
   EXPECT_EQ(a.norm_eps, b.norm_eps);
-  EXPECT_EQ(a.rope_theta, b.rope_theta);
+  EXPECT_EQ(a.rope.theta, b.rope.theta);
   EXPECT_EQ(a.tied_head, b.tied_head);
-  EXPECT_EQ(a.attention_bias, b.attention_bias);
+  EXPECT_EQ(a.qkv_bias, b.qkv_bias);
   EXPECT_EQ(a.moe_layer, b.moe_layer);
   EXPECT_EQ(a.expert_width, b.expert_width);
   EXPECT_EQ(a.n_experts, b.n_experts);
@@ -170,7 +170,7 @@ TEST_F(GgufConfig, WhatMetadataDoesNotSayFollowsFromTensorsAndConvention) {
   EXPECT_EQ(c.moe_layer, (std::vector<bool>{true, false})) << "layer 1 has no router";
   EXPECT_EQ(c.dense_width, 48);
   EXPECT_TRUE(c.scoring.renormalize) << "as models of this architecture do";
-  EXPECT_EQ(c.rope_theta, 10000);
+  EXPECT_EQ(c.rope.theta, 10000);
   EXPECT_TRUE(c.eos_ids.empty());
   EXPECT_EQ(c.sampling.temperature, 0);
   Metadata m;
@@ -180,7 +180,7 @@ TEST_F(GgufConfig, WhatMetadataDoesNotSayFollowsFromTensorsAndConvention) {
   const ModelConfig d = read(m);
   EXPECT_FALSE(d.scoring.renormalize);
   EXPECT_FALSE(d.tied_head);
-  EXPECT_TRUE(d.attention_bias);
+  EXPECT_TRUE(d.qkv_bias && d.o_bias);
 }
 
 TEST_F(GgufConfig, EndTokensAndSamplingDefaultsAreRead) {

@@ -42,17 +42,26 @@ class KvCache {
   // Returns the blocks of `table` to the pool and empties it.
   void give_back(std::vector<int>& table);
 
-  KvLayer layer(int l);
+  KvLayer layer(int l) { return view(layers_[static_cast<size_t>(l)], block_, kv_heads_); }
+  // The keys of the indexer of layer l, which has one of its own.
+  KvLayer indexer(int l) { return view(indexers_[static_cast<size_t>(l)], indexer_block_, 1); }
 
  private:
   struct Free {
     void operator()(std::byte* p) const;
   };
-  KvBlock block_;
+  using Memory = std::unique_ptr<std::byte, Free>;
+  static KvLayer view(const Memory& memory, const KvBlock& block, int kv_heads);
+  // Blocks of one layer for `stride` bytes from block to block.
+  Memory allocate(size_t stride, int64_t tokens) const;
+
+  KvBlock block_, indexer_block_;
   int kv_heads_ = 0;
   int blocks_ = 0;
-  std::vector<std::unique_ptr<std::byte, Free>> layers_;  // [L]
-  std::vector<int> free_;                                 // used as a stack
+  size_t block_bytes_ = 0;        // of all layers together
+  std::vector<Memory> layers_;    // [L]
+  std::vector<Memory> indexers_;  // [L], null where a layer has none, empty without any
+  std::vector<int> free_;         // used as a stack
 };
 
 }  // namespace carpool

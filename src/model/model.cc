@@ -90,7 +90,7 @@ Model Model::load(const std::string& model, const LoadOptions& options) {
   const int threads = options.threads > 0 ? options.threads : default_threads();
   std::unique_ptr<Ops> ops = make_cpu_ops(threads, options.isa, options.activations);
   const uint64_t angles =
-      static_cast<uint64_t>(config.context) * static_cast<uint64_t>(config.head_dim) * sizeof(float);
+      static_cast<uint64_t>(config.context) * static_cast<uint64_t>(config.rope.dims) * sizeof(float);
   Weights weights;
   PanelPlan plan;
   if (dummy && !options.repack_cache.empty()) {
@@ -119,16 +119,17 @@ Model::Model(ModelConfig config, Weights weights, std::unique_ptr<Ops> ops, std:
       weights_(std::move(weights)),
       ops_(std::move(ops)),
       kv_format_(kv_format.value_or(default_kv_format(weights_.block_quantized()))) {
-  // Angles in double, rounded once; positions up to the model's context.
-  const int half = config_.head_dim / 2;
+  const int half = config_.rope.dims / 2;
+  const std::vector<float> frequencies = config_.rope.frequencies();
+  const double size = config_.rope.attention_factor;
   rope_cos_.resize(static_cast<size_t>(config_.context) * half);
   rope_sin_.resize(rope_cos_.size());
-  for (int i = 0; i < half; ++i) {
-    const auto frequency = static_cast<float>(1.0 / std::pow(config_.rope_theta, 2.0 * i / config_.head_dim));
-    for (int p = 0; p < config_.context; ++p) {
-      const float angle = static_cast<float>(p) * frequency;
-      rope_cos_[static_cast<size_t>(p) * half + i] = static_cast<float>(std::cos(static_cast<double>(angle)));
-      rope_sin_[static_cast<size_t>(p) * half + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
+  for (int p = 0; p < config_.context; ++p) {
+    for (int i = 0; i < half; ++i) {
+      const float angle = static_cast<float>(p) * frequencies[static_cast<size_t>(i)];
+      const size_t at = static_cast<size_t>(p) * half + i;
+      rope_cos_[at] = static_cast<float>(std::cos(static_cast<double>(angle)) * size);
+      rope_sin_[at] = static_cast<float>(std::sin(static_cast<double>(angle)) * size);
     }
   }
 }
@@ -151,13 +152,34 @@ void Model::lap(double StepTimes::* phase) {
   lap_started_ = now;
 }
 
+Model::RowSizes Model::row_sizes() const {
+  const ModelConfig& c = config_;
+  RowSizes n;
+  n.q = c.q_width();
+  n.attended = c.heads * c.value_dim;
+  n.k = c.kv_width();
+  n.v = c.kv_heads * c.value_dim;
+  if (c.latent) {
+    n.low_rank = c.latent->q_rank;
+    n.heads = c.heads * std::max(c.latent->nope + c.latent->rope, c.latent->value);
+    n.v = 0;
+  }
+  if (c.sparse()) {
+    n.indexer_q = c.indexer->heads * c.indexer->head_dim;
+    n.indexer_k = c.indexer->head_dim;
+    n.indexer_heads = c.indexer->heads;
+  }
+  return n;
+}
+
 uint64_t Model::step_bytes(int rows, int logit_rows) const {
   const ModelConfig& c = config_;
-  const uint64_t per_row = 3 * static_cast<uint64_t>(c.width) +
-                           2 * static_cast<uint64_t>(c.heads) * static_cast<uint64_t>(c.head_dim) +
-                           2 * static_cast<uint64_t>(c.kv_width()) + 4 * static_cast<uint64_t>(c.n_experts);
+  const RowSizes n = row_sizes();
+  const int64_t per_row = 3 * int64_t{c.width} + n.q + n.attended + n.k + n.v + n.low_rank + n.heads + n.indexer_q +
+                          n.indexer_k + n.indexer_heads + 4 * int64_t{c.n_experts};
   const uint64_t per_logit_row = static_cast<uint64_t>(c.width) + static_cast<uint64_t>(c.vocab);
-  return sizeof(float) * (static_cast<uint64_t>(rows) * per_row + static_cast<uint64_t>(logit_rows) * per_logit_row);
+  return sizeof(float) * (static_cast<uint64_t>(rows) * static_cast<uint64_t>(per_row) +
+                          static_cast<uint64_t>(logit_rows) * per_logit_row);
 }
 
 void Model::reserve(int rows, int logit_rows) {
@@ -166,9 +188,17 @@ void Model::reserve(int rows, int logit_rows) {
   };
   const int64_t T = rows;
   const ModelConfig& c = config_;
+  const RowSizes n = row_sizes();
   for (auto* buffer : {&x_, &normed_, &projected_}) grow(*buffer, T * c.width);
-  for (auto* buffer : {&q_, &attended_}) grow(*buffer, T * c.heads * c.head_dim);
-  for (auto* buffer : {&k_, &v_}) grow(*buffer, T * c.kv_width());
+  grow(q_, T * n.q);
+  grow(attended_, T * n.attended);
+  grow(k_, T * n.k);
+  grow(v_, T * n.v);
+  grow(low_rank_, T * n.low_rank);
+  grow(heads_, T * n.heads);
+  grow(indexer_q_, T * n.indexer_q);
+  grow(indexer_k_, T * n.indexer_k);
+  grow(indexer_heads_, T * n.indexer_heads);
   for (auto* buffer : {&router_logits_, &rank_, &mix_}) grow(*buffer, T * c.n_experts);
   grow(weights_of_slots_, T * c.n_experts);
   grow(last_, int64_t{logit_rows} * c.width);

@@ -1,8 +1,8 @@
 // A loaded model that turns a batch of rows into logits: the LanguageModel that people serve.
 //
-// Owns the weights, the backend, and the buffers of one step. The layers are in forward.cc, attention.cc and moe.cc;
-// moe_block is where the routing policy decides. One caller at a time. After the largest batch has been seen (see
-// reserve) forward() allocates nothing and throws nothing.
+// Owns the weights, the backend, and the buffers of one step. The layers are in forward.cc, attention.cc,
+// latent_attention.cc and moe.cc; moe_block is where the routing policy decides. One caller at a time. After the
+// largest batch has been seen (see reserve) forward() allocates nothing and throws nothing.
 #pragma once
 
 #include <functional>
@@ -61,9 +61,20 @@ class Model final : public LanguageModel {
   Model(ModelConfig config, Weights weights, std::unique_ptr<Ops> ops, std::optional<KvFormat> kv_format);
   // Adds the time since the last call to one phase of times_.
   void lap(double StepTimes::* phase);
+  // Floats per row of the buffers whose sizes depend on the kind of attention.
+  struct RowSizes {
+    int q = 0, k = 0, v = 0, attended = 0, low_rank = 0, heads = 0;
+    int indexer_q = 0, indexer_k = 0, indexer_heads = 0;
+  };
+  RowSizes row_sizes() const;
   void attention_block(int l, const Rows& rows, KvCache& kv);
+  void grouped_attention(int l, const RowPlaces& places, KvCache& kv);
+  void latent_attention(int l, const RowPlaces& places, KvCache& kv);
+  void choose_positions(int l, const RowPlaces& places, KvCache& kv, Matrix low_rank);
+  AttentionShape attention_shape(int l) const;
   // `m` counts the MoE layers before layer l.
   void moe_block(int l, int m, const Rows& rows, const Policy& policy, const StepRecord& record);
+  ExpertWeights expert_weights(const ExpertSet& set) const;
   void dense_block(int l);
   Matrix view(std::vector<float>& buffer, int cols) const;  // [T of this step, cols]
 
@@ -71,13 +82,16 @@ class Model final : public LanguageModel {
   Weights weights_;
   std::unique_ptr<Ops> ops_;
   KvFormat kv_format_;
-  std::vector<float> rope_cos_, rope_sin_;  // [context, head_dim / 2]
+  std::vector<float> rope_cos_, rope_sin_;  // [context, rope.dims / 2]
 
   StepTimes* times_ = nullptr;
   double lap_started_ = 0;
   int rows_ = 0;      // T of this step
   int64_t step_ = 0;  // counts forward calls, for the rotation of cold copies
   std::vector<float> x_, normed_, q_, k_, v_, attended_, projected_;  // [T, ...]
+  std::vector<float> low_rank_, heads_;                               // of latent attention
+  std::vector<float> indexer_q_, indexer_k_, indexer_heads_;
+  PositionSets positions_;  // what the last indexer chose
   std::vector<float> router_logits_, rank_, mix_, weights_of_slots_;
   std::vector<float> last_, logits_;
   Selection chosen_, plain_;

@@ -4,6 +4,10 @@
 
 namespace carpool {
 
+ExpertWeights Model::expert_weights(const ExpertSet& set) const {
+  return {set.gate_up, set.down, set.gate_up_bias, set.down_bias, config_.activation, config_.activation_limit};
+}
+
 void Model::moe_block(int l, int m, const Rows& rows, const Policy& policy, const StepRecord& record) {
   const LayerWeights& layer = weights_.layers[static_cast<size_t>(l)];
   const int E = config_.n_experts, K = config_.top_k;
@@ -16,16 +20,22 @@ void Model::moe_block(int l, int m, const Rows& rows, const Policy& policy, cons
   ops_->rms_norm(x, layer.post_norm, config_.norm_eps, normed);
   lap(&StepTimes::other);
   ops_->router_logits(normed, layer.router, logits);  // [T, E], float32 always
-  score(layer.scoring, E, logits, rank, mix);         // the model's rule: softmax or sigmoid, bias, groups
-  policy.select(in, scratch_, chosen_);               // the batch decides
+  ops_->add_bias({router_logits_.data(), rows_, E, E}, layer.router_bias);
+  score(layer.scoring, E, logits, rank, mix);  // the model's rule: softmax or sigmoid, bias, groups
+  policy.select(in, scratch_, chosen_);        // the batch decides
   const std::span<float> weights(weights_of_slots_.data(), static_cast<size_t>(chosen_.size()));
   finish_weights(layer.scoring, E, mix, chosen_, weights);  // the model's rule: renormalise, scale
   lap(&StepTimes::routing);
   const auto& set =
       weights_.cold.empty() ? layer.experts : weights_.cold[step_ % weights_.cold.size()][static_cast<size_t>(l)];
-  ops_->experts(normed, set.view(), chosen_, weights, out);  // the memory-bound part
+  ops_->experts(normed, expert_weights(set), chosen_, weights, out);  // the memory-bound part
   lap(&StepTimes::experts);
   ops_->add(out, x);
+  if (config_.shared_width > 0) {
+    ops_->dense_mlp(normed, layer.shared_gate_up, layer.shared_down, out);
+    ops_->add(out, x);
+    lap(&StepTimes::projections);
+  }
   lap(&StepTimes::other);
 
   record.add_layer(m, in, chosen_, plain_, scratch_);

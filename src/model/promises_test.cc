@@ -330,7 +330,7 @@ TEST_F(QuantisedModels, ARowIsARowAmongNeighboursInEveryChunkAndOnEveryThreadCou
     const std::string path = quantised(format);
     Model one = load_model(path, 1), two = load_model(path, 2);
     const LayerWeights& layer = one.weights().layers.at(1);
-    for (const PanelView& w : {layer.q, layer.o, layer.experts.gate_up.at(3), layer.experts.down.at(3)})
+    for (const PanelView& w : {layer.grouped.q, layer.o, layer.experts.gate_up.at(3), layer.experts.down.at(3)})
       ASSERT_EQ(w.format, format) << info(format).name;
     for (const KvFormat kv_format : {KvFormat::kBF16, KvFormat::kQ8}) {
       if (slow && (format == Format::kQ4_0 || format == Format::kQ4_K) != (kv_format == KvFormat::kQ8)) continue;

@@ -24,7 +24,7 @@ template <class Visit>
 void for_each_panels(const Weights& weights, Visit visit) {
   visit(weights.head);
   for (const LayerWeights& l : weights.layers) {
-    for (const PanelView* w : {&l.q, &l.k, &l.v, &l.o, &l.router, &l.dense_gate_up, &l.dense_down}) visit(*w);
+    for (const PanelView* w : l.matrices()) visit(*w);
     for (const auto* list : {&l.experts.gate_up, &l.experts.down}) {
       for (const PanelView& w : *list) visit(w);
     }
@@ -49,6 +49,18 @@ size_t bytes_of(const ExpertSet& set) {
 }
 
 }  // namespace
+
+std::array<const PanelView*, 17> LayerWeights::matrices() const {
+  return {&grouped.q,   &grouped.k,     &grouped.v, &latent.q_a,           &latent.kv_a, &latent.q, &latent.k_up,
+          &latent.v_up, &indexer.q,     &indexer.k, &indexer.head_weights, &o,           &router,   &shared_gate_up,
+          &shared_down, &dense_gate_up, &dense_down};
+}
+
+std::array<const std::vector<float>*, 14> LayerWeights::vectors() const {
+  return {&input_norm,     &post_norm,           &grouped.q_bias, &grouped.k_bias,  &grouped.v_bias,
+          &grouped.q_norm, &grouped.k_norm,      &grouped.sinks,  &latent.q_a_norm, &latent.kv_a_norm,
+          &indexer.k_norm, &indexer.k_norm_bias, &o_bias,         &router_bias};
+}
 
 void TensorReader::report(const std::string& problem) {
   if (first_problems_.size() < kListed) first_problems_.push_back(problem);
@@ -136,6 +148,16 @@ void TensorReader::check_one_format(const ExpertSet& experts, const std::string&
   }
 }
 
+size_t TensorReader::ignore(const std::string& prefix) {
+  size_t found = 0;
+  for (const TensorInfo& tensor : source_.tensors()) {
+    if (!tensor.name.starts_with(prefix)) continue;
+    taken_.insert(tensor.name);
+    ++found;
+  }
+  return found;
+}
+
 void TensorReader::finish() {
   for (const TensorInfo& tensor : source_.tensors()) {
     if (!taken_.contains(tensor.name)) report(fmt::format("\"{}\" is not part of this model", escape(tensor.name)));
@@ -175,10 +197,7 @@ size_t Weights::dense_bytes_per_step() const {
   size_t total = final_norm.size() * sizeof(float);
   for_each_panels(*this, [&](const PanelView& w) { total += w.bytes(); });
   for (const LayerWeights& l : layers) {
-    for (const auto* v :
-         {&l.input_norm, &l.post_norm, &l.q_bias, &l.k_bias, &l.v_bias, &l.o_bias, &l.q_norm, &l.k_norm}) {
-      total += v->size() * sizeof(float);
-    }
+    for (const std::vector<float>* v : l.vectors()) total += v->size() * sizeof(float);
   }
   return total - expert_bytes();
 }
@@ -199,6 +218,8 @@ void Weights::set_cold_copies(int n) {
     std::byte* at = cold_storage.back().bytes().data();
     std::vector<ExpertSet> copy(layers.size());
     for (size_t l = 0; l < layers.size(); ++l) {
+      copy[l].gate_up_bias = layers[l].experts.gate_up_bias;
+      copy[l].down_bias = layers[l].experts.down_bias;
       // Expert after expert, so that what one expert reads is one stretch of memory.
       for (size_t e = 0; e < layers[l].experts.down.size(); ++e) {
         copy[l].gate_up.push_back(copy_to(at, layers[l].experts.gate_up[e]));

@@ -6,6 +6,7 @@
 // forward.cc.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -25,19 +26,50 @@ namespace carpool {
 
 // The routed experts of a layer: gate and up as one matrix of alternating panels (see ExpertWeights).
 struct ExpertSet {
-  std::vector<PanelView> gate_up, down;  // [E]
-  ExpertWeights view() const { return {gate_up, down}; }
+  std::vector<PanelView> gate_up, down;        // [E]
+  std::vector<float> gate_up_bias, down_bias;  // as in ExpertWeights, or empty
+};
+
+// Attention whose heads have keys and values of their own.
+struct GroupedWeights {
+  PanelView q, k, v;  // [H*head_dim, D], [G*head_dim, D], [G*value_dim, D]
+  std::vector<float> q_bias, k_bias, v_bias;
+  std::vector<float> q_norm, k_norm;  // [head_dim], or of all heads together
+  std::vector<float> sinks;           // [H]
+};
+
+// Attention over latent vectors, in the form that decoding needs: the queries are taken to the latent space, and what
+// attention finds there is taken back, so that neither keys nor values of single heads are ever made.
+struct LatentWeights {
+  PanelView q_a, kv_a;                     // [q_rank, D], [kv_rank + rope, D]
+  std::vector<float> q_a_norm, kv_a_norm;  // [q_rank], [kv_rank]
+  PanelView q;                             // [H*(nope + rope), q_rank], or of D columns where q_rank is 0
+  PanelView k_up, v_up;                    // [H*kv_rank, nope] each head's transposed, [H*value, kv_rank]
+};
+
+struct IndexerWeights {
+  PanelView q, k;                          // [heads*head_dim, q_rank], [head_dim, D]
+  PanelView head_weights;                  // [heads, D], float32
+  std::vector<float> k_norm, k_norm_bias;  // [head_dim], LayerNorm
 };
 
 struct LayerWeights {
   std::vector<float> input_norm, post_norm;  // [D]
-  PanelView q, k, v, o;                      // [H*hd, D], [G*hd, D], [G*hd, D], [D, H*hd]
-  std::vector<float> q_bias, k_bias, v_bias, o_bias;
-  std::vector<float> q_norm, k_norm;  // [head_dim]
-  PanelView router;                   // [E, D], float32 always
+  GroupedWeights grouped;                    // empty where attention is latent
+  LatentWeights latent;
+  IndexerWeights indexer;  // empty where the layer does not choose for itself
+  PanelView o;             // [D, H*value]
+  std::vector<float> o_bias;
+  PanelView router;  // [E, D], float32 always
+  std::vector<float> router_bias;
   Scoring scoring;
-  ExpertSet experts;                    // MoE layers
-  PanelView dense_gate_up, dense_down;  // dense layers
+  ExpertSet experts;                      // MoE layers
+  PanelView shared_gate_up, shared_down;  // MoE layers with shared experts
+  PanelView dense_gate_up, dense_down;    // dense layers
+
+  // Every matrix and every vector but the experts', those that the layer does not have included.
+  std::array<const PanelView*, 17> matrices() const;
+  std::array<const std::vector<float>*, 14> vectors() const;
 };
 
 struct Weights {
@@ -85,6 +117,10 @@ class TensorReader {
   std::vector<float> vector(const std::string& name, int64_t n);              // as float32
   // A matrix that is read row by row where the file keeps it.
   WeightView rows(const std::string& name, int64_t rows, int64_t cols);
+  // Takes a tensor that the model has and this engine does not need.
+  void skip(const std::string& name, const std::vector<int64_t>& shape) { take(name, shape); }
+  // Tensors whose names begin so are no part of what is loaded, and no problem. Returns their number.
+  size_t ignore(const std::string& prefix);
   // Reports when the experts of a layer differ in format: a pass over a layer is of one kind.
   void check_one_format(const ExpertSet& experts, const std::string& where);
   // Throws Error{kMalformed}: the first ten of the missing, misshapen, non-finite or unexpected tensors, and their

@@ -15,8 +15,8 @@ int ceil_div(int n, int d) { return (n + d - 1) / d; }
 
 size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-// Bytes of `elements` times 16 positions; `head_dim` of the elements have scales.
-size_t part_bytes(KvFormat format, int elements, int head_dim) {
+// Bytes of `elements` times 16 positions; `scaled` of the elements have scales.
+size_t part_bytes(KvFormat format, int elements, int scaled) {
   const size_t n = static_cast<size_t>(elements) * kKvPositions;
   switch (format) {
     case KvFormat::kF32:
@@ -26,7 +26,7 @@ size_t part_bytes(KvFormat format, int elements, int head_dim) {
     case KvFormat::kQ8:
       break;
   }
-  return aligned(n + static_cast<size_t>(ceil_div(head_dim, kKvScaleGroup)) * kKvPositions * sizeof(uint16_t));
+  return aligned(n + static_cast<size_t>(ceil_div(scaled, kKvScaleGroup)) * kKvPositions * sizeof(uint16_t));
 }
 
 // Where element i of position `slot` stands among the elements of its part.
@@ -120,19 +120,26 @@ std::optional<KvFormat> kv_format_of_name(std::string_view text) {
   return std::nullopt;
 }
 
-KvBlock::KvBlock(KvFormat format_in, int head_dim_in) : format(format_in), head_dim(head_dim_in) {
+KvBlock::KvBlock(KvFormat format_in, int head_dim_in, int value_dim_in, bool values_in_keys_in)
+    : format(format_in), head_dim(head_dim_in), value_dim(value_dim_in), values_in_keys(values_in_keys_in) {
   value_offset = part_bytes(format, head_dim, head_dim);
-  bytes = value_offset + part_bytes(format, ceil_div(head_dim, kKvChunk) * kKvChunk, head_dim);
+  bytes = value_offset;
+  if (has_values()) bytes += part_bytes(format, ceil_div(value_dim, kKvChunk) * kKvChunk, value_dim);
 }
 
 void KvBlock::store(std::byte* block, int slot, const float* key, const float* value) const {
   store_part(format, key, head_dim, slot, block, key_at);
-  store_part(format, value, head_dim, slot, block + value_offset, value_at);
+  if (has_values()) store_part(format, value, value_dim, slot, block + value_offset, value_at);
 }
 
 void KvBlock::load(const std::byte* block, int slot, float* key, float* value) const {
   load_part(format, block, head_dim, slot, key, key_at);
-  load_part(format, block + value_offset, head_dim, slot, value, value_at);
+  if (!value || value_dim == 0) return;
+  if (values_in_keys) {
+    std::copy_n(key, value_dim, value);
+  } else {
+    load_part(format, block + value_offset, value_dim, slot, value, value_at);
+  }
 }
 
 }  // namespace carpool

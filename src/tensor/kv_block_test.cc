@@ -27,20 +27,20 @@ std::vector<float> values(int n, uint32_t seed, float scale = 1.0f) {
 }
 
 TEST(KvBlock, SizesAreAsDocumentedAndWholeCacheLines) {
-  EXPECT_EQ(KvBlock(KvFormat::kF32, 128).bytes, 16u * 128 * 4 * 2);
-  EXPECT_EQ(KvBlock(KvFormat::kBF16, 128).bytes, 16u * 128 * 2 * 2);
-  EXPECT_EQ(KvBlock(KvFormat::kQ8, 128).bytes, (16u * 128 + 16 * 4 * 2) * 2) << "8.5 bits per element";
-  EXPECT_EQ(KvBlock(KvFormat::kF32, 20).bytes, 16u * 20 * 4 + 16 * 32 * 4) << "values are padded to whole chunks";
+  EXPECT_EQ(KvBlock(KvFormat::kF32, 128, 128).bytes, 16u * 128 * 4 * 2);
+  EXPECT_EQ(KvBlock(KvFormat::kBF16, 128, 128).bytes, 16u * 128 * 2 * 2);
+  EXPECT_EQ(KvBlock(KvFormat::kQ8, 128, 128).bytes, (16u * 128 + 16 * 4 * 2) * 2) << "8.5 bits per element";
+  EXPECT_EQ(KvBlock(KvFormat::kF32, 20, 20).bytes, 16u * 20 * 4 + 16 * 32 * 4) << "values are padded to whole chunks";
   for (const KvFormat format : kFormats) {
     for (const int hd : kHeadDims) {
-      EXPECT_EQ(KvBlock(format, hd).bytes % 64, 0u);
-      EXPECT_EQ(KvBlock(format, hd).value_offset % 64, 0u);
+      EXPECT_EQ(KvBlock(format, hd, hd).bytes % 64, 0u);
+      EXPECT_EQ(KvBlock(format, hd, hd).value_offset % 64, 0u);
     }
   }
 }
 
 TEST(KvBlock, ElementsStandWhereTheDocumentationSays) {
-  const KvBlock block(KvFormat::kF32, 40);
+  const KvBlock block(KvFormat::kF32, 40, 40);
   std::vector<float> memory(block.bytes / 4);
   const std::vector<float> key = values(40, 1), value = values(40, 2);
   block.store(reinterpret_cast<std::byte*>(memory.data()), 5, key.data(), value.data());
@@ -67,7 +67,7 @@ TEST(KvBlock, EveryPositionComesBackWithinTheFormatsRounding) {
   for (const KvFormat format : kFormats) {
     for (const int hd : kHeadDims) {
       for (const float scale : {1.0f, 1e-3f, 1e30f, 1e-36f}) {
-        const KvBlock block(format, hd);
+        const KvBlock block(format, hd, hd);
         std::vector<std::byte> memory(block.bytes, std::byte{0xff});
         std::vector<std::vector<float>> keys, rows;
         for (int i = 0; i < 16; ++i) {
@@ -94,7 +94,7 @@ TEST(KvBlock, EveryPositionComesBackWithinTheFormatsRounding) {
 
 TEST(KvBlock, ZerosStayZerosInEveryFormat) {
   for (const KvFormat format : kFormats) {
-    const KvBlock block(format, 40);
+    const KvBlock block(format, 40, 40);
     std::vector<std::byte> memory(block.bytes, std::byte{0xff});
     const std::vector<float> zeros(40, 0.0f);
     std::vector<float> key(40, 1.0f), value(40, 1.0f);
@@ -108,7 +108,7 @@ TEST(KvBlock, ZerosStayZerosInEveryFormat) {
 TEST(KvBlock, NaNAndInfinityStayVisible) {
   for (const KvFormat format : kFormats) {
     for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
-      const KvBlock block(format, 70);
+      const KvBlock block(format, 70, 70);
       std::vector<std::byte> memory(block.bytes);
       std::vector<float> x = values(70, 1), key(70), value(70);
       x[40] = bad;

@@ -85,8 +85,8 @@ void CpuOps::store_kv(const AttentionShape& shape, const RowPlaces& places, Matr
   const int hd = shape.head_dim, groups = shape.kv_heads;
   CARPOOL_CHECK(groups > 0 && shape.heads % groups == 0 && kv.kv_heads == groups && kv.block.head_dim == hd);
   CARPOOL_CHECK(q.cols == shape.heads * hd && k.cols == groups * hd && v.cols == k.cols);
-  CARPOOL_CHECK(places.position.size() == static_cast<size_t>(q.rows) && shape.rope.rotary_dims <= hd);
-  const int per_group = shape.heads / groups, half = shape.rope.rotary_dims / 2;
+  CARPOOL_CHECK(places.position.size() == static_cast<size_t>(q.rows) && shape.rope.first + shape.rope.dims <= hd);
+  const int per_group = shape.heads / groups, half = shape.rope.dims / 2;
   const auto finish_head = [&](float* head, std::span<const float> norm, int position) {
     if (!norm.empty()) kernels_.rms_norm(head, norm.data(), shape.norm_eps, head, hd);
     const int64_t angles = static_cast<int64_t>(position) * half;
@@ -185,7 +185,10 @@ void CpuOps::attention_by_span(const AttentionJob& job, int spans, double work) 
   });
 }
 
-void CpuOps::attention(const AttentionShape& shape, const RowPlaces& places, Matrix q, KvLayer kv, Matrix out) {
+void CpuOps::attention(const AttentionShape& shape, const RowPlaces& places, const PositionSets& chosen, Matrix q,
+                       KvLayer kv, Matrix out) {
+  CARPOOL_CHECK(chosen.empty() && shape.window == 0 && shape.sinks.empty() && !shape.rope.interleaved);
+  CARPOOL_CHECK(shape.value_dim == shape.head_dim);
   const int hd = shape.head_dim, groups = shape.kv_heads;
   CARPOOL_CHECK(groups > 0 && shape.heads % groups == 0 && kv.kv_heads == groups && kv.block.head_dim == hd);
   CARPOOL_CHECK(q.cols == shape.heads * hd && out.cols == q.cols && out.rows == q.rows);
@@ -209,6 +212,10 @@ void CpuOps::attention(const AttentionShape& shape, const RowPlaces& places, Mat
   } else {
     attention_by_piece(job, work);
   }
+}
+
+void CpuOps::choose_positions(const AttentionShape&, const RowPlaces&, Matrix, Matrix, KvLayer, int, PositionSets&) {
+  CARPOOL_CHECK(false);
 }
 
 }  // namespace carpool

@@ -38,8 +38,9 @@ struct Cache {
     shape.norm_eps = 1e-6f;
     shape.q_norm = q_norm;
     shape.k_norm = k_norm;
-    shape.rope = {cos, sin, size.rotary};
-    layer.block = KvBlock(format, size.head_dim);
+    shape.value_dim = size.head_dim;
+    shape.rope = {cos, sin, 0, size.rotary};
+    layer.block = KvBlock(format, size.head_dim, size.head_dim);
     layer.kv_heads = size.kv_heads;
     bytes.assign(layer.stride() * kBlocks + 64, std::byte{0xff});
     layer.data = bytes.data() + (64 - reinterpret_cast<uintptr_t>(bytes.data()) % 64);
@@ -88,7 +89,7 @@ std::vector<double> format_bound(KvFormat format, const float* x, int n) {
 // RMSNorm and rotation of one head in double; `bound` gets the rounding bound of each element.
 std::vector<double> finished_head(const float* head, const Cache& s, const std::vector<float>& norm, int position,
                                   std::vector<double>& bound) {
-  const int hd = s.shape.head_dim, half = s.shape.rope.rotary_dims / 2;
+  const int hd = s.shape.head_dim, half = s.shape.rope.dims / 2;
   double squares = 0;
   for (int i = 0; i < hd; ++i) squares += static_cast<double>(head[i]) * head[i];
   std::vector<double> x(static_cast<size_t>(hd));
@@ -242,7 +243,7 @@ TEST_P(Attention, AgreesWithDoublePrecisionOverPagedContextsInEveryFormat) {
       for (const int p : position) tables.push_back(p < 0 ? nullptr : table.data());
       const int rows = static_cast<int>(position.size());
       Rows q(rows, heads * hd, 8, 2), out(rows, heads * hd, 9, 3);
-      ops_->attention(s.shape, {position, tables}, q.matrix(), s.layer, out.matrix());
+      ops_->attention(s.shape, {position, tables}, {}, q.matrix(), s.layer, out.matrix());
       const Oracle oracle(s, keys, values);
       for (int t = 0; t < rows; ++t) {
         const int p = position[static_cast<size_t>(t)];
@@ -277,7 +278,7 @@ TEST_P(Attention, AgreesWithDoublePrecisionWhenEveryTileRaisesTheMaximum) {
   s.fill(table, keys, values);
   const int position = length - 1;
   const int* places = table.data();
-  ops_->attention(s.shape, {{&position, 1}, {&places, 1}}, q.matrix(), s.layer, out.matrix());
+  ops_->attention(s.shape, {{&position, 1}, {&places, 1}}, {}, q.matrix(), s.layer, out.matrix());
   const Oracle oracle(s, keys, values);
   for (int h = 0; h < 2; ++h) {
     const Bounded expected = oracle.head(q.row(0) + h * 32, position, h);
@@ -326,7 +327,7 @@ struct Call {
       std::copy_n(s->v.row(r), entry, v.matrix().row(t));
     }
     ops.store_kv(cache.shape, {position, tables}, q.matrix(), k.matrix(), v.matrix(), cache.layer);
-    ops.attention(cache.shape, {position, tables}, q.matrix(), cache.layer, out.matrix());
+    ops.attention(cache.shape, {position, tables}, {}, q.matrix(), cache.layer, out.matrix());
     for (int t = 0; t < T; ++t) {
       const auto [s, r] = rows[static_cast<size_t>(t)];
       if (s) std::copy_n(out.row(t), width, s->out.matrix().row(r));

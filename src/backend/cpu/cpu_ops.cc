@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 
 #include "base/error.h"
@@ -48,6 +49,21 @@ void CpuOps::rms_norm(Matrix x, std::span<const float> weight, float eps, Matrix
   CARPOOL_CHECK(x.rows == out.rows && x.cols == out.cols && weight.size() == static_cast<size_t>(x.cols));
   run(x.rows, 4.0 * x.rows * x.cols,
       [&](int t, int) { kernels_.rms_norm(x.row(t), weight.data(), eps, out.row(t), x.cols); });
+}
+
+void CpuOps::layer_norm(Matrix x, std::span<const float> weight, std::span<const float> bias, float eps, Matrix out) {
+  const auto n = static_cast<size_t>(x.cols);
+  CARPOOL_CHECK(x.rows == out.rows && x.cols == out.cols && weight.size() == n && bias.size() == n);
+  run(x.rows, 8.0 * x.rows * x.cols, [&](int t, int) {
+    const float* in = x.row(t);
+    float* y = out.row(t);
+    double sum = 0, squares = 0;
+    for (size_t i = 0; i < n; ++i) sum += static_cast<double>(in[i]);
+    const double mean = sum / static_cast<double>(n);
+    for (size_t i = 0; i < n; ++i) squares += (in[i] - mean) * (in[i] - mean);
+    const double scale = 1 / std::sqrt(squares / static_cast<double>(n) + static_cast<double>(eps));
+    for (size_t i = 0; i < n; ++i) y[i] = static_cast<float>((in[i] - mean) * scale) * weight[i] + bias[i];
+  });
 }
 
 void CpuOps::take_inputs(Matrix x, bool quantized, Inputs& in) {
@@ -115,6 +131,35 @@ void CpuOps::matmul(Matrix x, std::span<const Product> products) {
     product(tile, (quantizes(*tile.w) ? inputs_.quantized : inputs_.floats).data(), x.rows, y,
             after < tiles_.size() ? tiles_[after].first() : nullptr);
   });
+}
+
+void CpuOps::matmul_heads(Matrix x, int x_step, const PanelView& w, int heads, Matrix out, int out_step) {
+  const int64_t R = w.rows / heads, panels = R / kPanelRows;
+  CARPOOL_CHECK(heads > 0 && w.rows == R * heads && R % kPanelRows == 0 && x.rows == out.rows);
+  CARPOOL_CHECK(x.cols >= (heads - 1) * int64_t{x_step} + w.cols && out.cols >= (heads - 1) * int64_t{out_step} + R);
+  if (x.rows == 0) return;
+  for (Worker& worker : workers_) {
+    if (worker.outputs.size() < static_cast<size_t>(x.rows)) worker.outputs.resize(static_cast<size_t>(x.rows));
+    if (worker.inputs.size() < static_cast<size_t>(x.rows)) worker.inputs.resize(static_cast<size_t>(x.rows));
+  }
+  const PanelKernel kernel = kernels_.product_float[static_cast<size_t>(w.format)];
+  const double work = static_cast<double>(x.rows) * static_cast<double>(w.rows) * static_cast<double>(w.cols);
+  run(heads, work, [&](int h, int id) {
+    Worker& mine = workers_[static_cast<size_t>(id)];
+    for (int t = 0; t < x.rows; ++t) {
+      mine.inputs[static_cast<size_t>(t)] = x.row(t) + h * int64_t{x_step};
+      mine.outputs[static_cast<size_t>(t)] = out.row(t) + h * int64_t{out_step};
+    }
+    const int after = h + pool_.size();
+    kernel({mine.inputs.data(), x.rows, &w, h * panels, (h + 1) * panels, mine.outputs.data(),
+            after < heads ? w.panel(after * panels) : nullptr});
+  });
+}
+
+void CpuOps::add_bias(Matrix x, std::span<const float> bias) {
+  if (bias.empty()) return;
+  CARPOOL_CHECK(bias.size() == static_cast<size_t>(x.cols));
+  run(x.rows, 2.0 * x.rows * x.cols, [&](int t, int) { kernels_.axpy(1.0f, bias.data(), x.row(t), x.cols); });
 }
 
 void CpuOps::add(Matrix x, Matrix out) {

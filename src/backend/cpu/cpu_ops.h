@@ -22,12 +22,18 @@ class CpuOps final : public Ops {
 
   void embed(const WeightView& table, std::span<const int> tokens, Matrix out) override;
   void rms_norm(Matrix x, std::span<const float> weight, float eps, Matrix out) override;
+  void layer_norm(Matrix x, std::span<const float> weight, std::span<const float> bias, float eps, Matrix out) override;
   void matmul(Matrix x, std::span<const Product> products) override;
+  void matmul_heads(Matrix x, int x_step, const PanelView& w, int heads, Matrix out, int out_step) override;
   void add(Matrix x, Matrix out) override;
+  void add_bias(Matrix x, std::span<const float> bias) override;
   void router_logits(Matrix x, const PanelView& gate, std::span<float> logits) override;
   void store_kv(const AttentionShape& shape, const RowPlaces& places, Matrix q, Matrix k, Matrix v,
                 KvLayer kv) override;
-  void attention(const AttentionShape& shape, const RowPlaces& places, Matrix q, KvLayer kv, Matrix out) override;
+  void attention(const AttentionShape& shape, const RowPlaces& places, const PositionSets& chosen, Matrix q, KvLayer kv,
+                 Matrix out) override;
+  void choose_positions(const AttentionShape& shape, const RowPlaces& places, Matrix q, Matrix weights, KvLayer keys,
+                        int top, PositionSets& chosen) override;
   void experts(Matrix x, const ExpertWeights& e, const Selection& chosen, std::span<const float> weights,
                Matrix out) override;
   void dense_mlp(Matrix x, const PanelView& gate_up, const PanelView& down, Matrix out) override;
@@ -45,8 +51,9 @@ class CpuOps final : public Ops {
   };
   // What one thread needs for itself, so that tasks share nothing they write.
   struct alignas(64) Worker {
-    std::vector<float*> outputs;  // row pointers of one kernel call
-    std::vector<float> tile;      // outputs of one kernel call
+    std::vector<const void*> inputs;  // row pointers of one kernel call
+    std::vector<float*> outputs;
+    std::vector<float> tile;  // outputs of one kernel call
   };
   // One kernel call's weights: panels [begin, end) of a matrix.
   struct Tile {
@@ -68,10 +75,11 @@ class CpuOps final : public Ops {
   void group_by_expert(Matrix x, const Selection& chosen, std::span<const float> weights, int experts);
   void reserve_tiles(int64_t row_floats);
   // The two phases of a gated block over grouped rows; see experts.cc.
-  void gate_up(std::span<const PanelView> gate_up, std::span<const PanelView> down);
-  void gate_up_tile(const PanelView& w, const PanelView& down, size_t part, int64_t tile, const void* next, int worker);
-  void down(std::span<const PanelView> down, Matrix out);
-  void down_tile(std::span<const PanelView> down, int64_t begin, int64_t end, Matrix out, const void* next, int worker);
+  void gate_up(const ExpertWeights& e);
+  void gate_up_tile(const ExpertWeights& e, size_t part, int64_t tile, const void* next, int worker);
+  void activate(const ExpertWeights& e, int expert, int64_t begin, int64_t end, float* pairs, float* hidden) const;
+  void down(const ExpertWeights& e, Matrix out);
+  void down_tile(const ExpertWeights& e, int64_t begin, int64_t end, Matrix out, const void* next, int worker);
 
   // Rows that one attention task takes; see attention.cc.
   struct Piece {

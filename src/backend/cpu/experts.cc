@@ -7,6 +7,7 @@
 // the batch. In both phases each kernel call is told what is read after it, and the stream from memory does not stop
 // between experts.
 #include <algorithm>
+#include <cmath>
 
 #include "backend/cpu/cpu_ops.h"
 #include "base/error.h"
@@ -20,6 +21,17 @@ constexpr int64_t kDownTileBytes =
     24 << 10;                       // of one expert per task: long enough to stream, short enough to share out
 constexpr int kRowsAtOnce = 64;     // rows of an expert whose tile of outputs is held at once
 constexpr int kTasksPerThread = 8;  // of the second phase, at least, where there are panels enough
+
+constexpr float kSwigluAlpha = 1.702f;
+
+// 16 values of gpt-oss' activation. A NaN stays one.
+void clamped_swiglu(const float* gate, const float* up, float limit, float* y) {
+  for (int i = 0; i < kPanelRows; ++i) {
+    const float g = gate[i] > limit ? limit : gate[i];
+    const float u = up[i] > limit ? limit : up[i] < -limit ? -limit : up[i];
+    y[i] = g / (1.0f + std::exp(-kSwigluAlpha * g)) * (u + 1.0f);
+  }
+}
 
 int64_t padded(int64_t n) { return (n + kPanelRows - 1) / kPanelRows * kPanelRows; }
 
@@ -67,7 +79,8 @@ void CpuOps::reserve_tiles(int64_t row_floats) {
 }
 
 // Reads slot inputs, writes hidden_ and hidden_codes_, all by place.
-void CpuOps::gate_up(std::span<const PanelView> gate_up, std::span<const PanelView> down) {
+void CpuOps::gate_up(const ExpertWeights& e) {
+  const std::span<const PanelView> gate_up = e.gate_up, down = e.down;
   const PanelView& shape = gate_up[static_cast<size_t>(active_.front())];
   const PanelView& out_shape = down[static_cast<size_t>(active_.front())];
   const auto slots = row_at_.size();
@@ -95,19 +108,36 @@ void CpuOps::gate_up(std::span<const PanelView> gate_up, std::span<const PanelVi
   const double work = static_cast<double>(slots) * static_cast<double>(shape.rows) * static_cast<double>(shape.cols);
   run(tasks, work, [&](int task, int worker) {
     const auto part = static_cast<size_t>(task / tiles);
-    const auto expert = static_cast<size_t>(active_[part]);
     const int after = task + pool_.size();
     const void* next = down[static_cast<size_t>(active_.front())].data;
     if (after < tasks) {
       next = gate_up[static_cast<size_t>(active_[static_cast<size_t>(after / tiles)])].panel(after % tiles * 2 *
                                                                                              kPairsPerTile);
     }
-    gate_up_tile(gate_up[expert], down[expert], part, task % tiles, next, worker);
+    gate_up_tile(e, part, task % tiles, next, worker);
   });
 }
 
-void CpuOps::gate_up_tile(const PanelView& w, const PanelView& down, size_t part, int64_t tile, const void* next,
-                          int worker) {
+// From products of values [begin, end) of F, pairs of 16 gates and 16 ups, to hidden values; `pairs` is overwritten.
+void CpuOps::activate(const ExpertWeights& e, int expert, int64_t begin, int64_t end, float* pairs,
+                      float* hidden) const {
+  if (!e.gate_up_bias.empty()) {
+    const auto width = static_cast<int64_t>(e.gate_up_bias.size() / e.gate_up.size());
+    kernels_.axpy(1.0f, e.gate_up_bias.data() + expert * width + 2 * begin, pairs, static_cast<int>(2 * (end - begin)));
+  }
+  for (int64_t n = begin; n < end; n += kPanelRows) {
+    float* pair = pairs + 2 * (n - begin);
+    if (e.activation == Activation::kSilu) {
+      kernels_.silu_mul(pair, pair + kPanelRows, hidden + n, kPanelRows);
+    } else {
+      clamped_swiglu(pair, pair + kPanelRows, e.limit, hidden + n);
+    }
+  }
+}
+
+void CpuOps::gate_up_tile(const ExpertWeights& e, size_t part, int64_t tile, const void* next, int worker) {
+  const int expert = active_[part];
+  const PanelView &w = e.gate_up[static_cast<size_t>(expert)], &down = e.down[static_cast<size_t>(expert)];
   Worker& mine = workers_[static_cast<size_t>(worker)];
   const int64_t width = w.rows / 2;
   const int64_t begin = tile * kHiddenTile, end = std::min(begin + kHiddenTile, width);
@@ -121,10 +151,7 @@ void CpuOps::gate_up_tile(const PanelView& w, const PanelView& down, size_t part
     product(panels, &x[at], rows, mine.outputs.data(), next);
     for (size_t i = 0; i < static_cast<size_t>(rows); ++i) {
       float* hidden = hidden_.data() + (at + i) * static_cast<size_t>(width);
-      for (int64_t n = begin; n < end; n += kPanelRows) {
-        const float* pair = mine.outputs[i] + 2 * (n - begin);
-        kernels_.silu_mul(pair, pair + kPanelRows, hidden + n, kPanelRows);
-      }
+      activate(e, expert, begin, end, mine.outputs[i], hidden);
       if (quantizes(down)) {
         auto* codes = static_cast<std::byte*>(const_cast<void*>(hidden_quantized_[at + i]));
         kernels_.quantize(hidden, down.cols, tile, tile + 1, codes);
@@ -133,7 +160,8 @@ void CpuOps::gate_up_tile(const PanelView& w, const PanelView& down, size_t part
   }
 }
 
-void CpuOps::down(std::span<const PanelView> down, Matrix out) {
+void CpuOps::down(const ExpertWeights& e, Matrix out) {
+  const std::span<const PanelView> down = e.down;
   const PanelView& shape = down[static_cast<size_t>(active_.front())];
   CARPOOL_CHECK(shape.rows == out.cols);
   const int64_t panels = shape.panels();
@@ -146,13 +174,13 @@ void CpuOps::down(std::span<const PanelView> down, Matrix out) {
   run(tasks, work, [&](int task, int worker) {
     const int64_t begin = task * size, after = (task + pool_.size()) * size;
     const void* next = after < panels ? down[static_cast<size_t>(active_.front())].panel(after) : nullptr;
-    down_tile(down, begin, std::min(begin + size, panels), out, next, worker);
+    down_tile(e, begin, std::min(begin + size, panels), out, next, worker);
   });
 }
 
 // Panels [begin, end) of every active expert; `next` follows the last of them.
-void CpuOps::down_tile(std::span<const PanelView> down, int64_t begin, int64_t end, Matrix out, const void* next,
-                       int worker) {
+void CpuOps::down_tile(const ExpertWeights& e, int64_t begin, int64_t end, Matrix out, const void* next, int worker) {
+  const std::span<const PanelView> down = e.down;
   Worker& mine = workers_[static_cast<size_t>(worker)];
   const auto row_floats = static_cast<size_t>(kPanelRows * (end - begin));
   for (size_t i = 0; i < kRowsAtOnce; ++i) mine.outputs[i] = mine.tile.data() + i * row_floats;
@@ -169,6 +197,9 @@ void CpuOps::down_tile(std::span<const PanelView> down, int64_t begin, int64_t e
       const int rows = static_cast<int>(std::min<size_t>(kRowsAtOnce, last - at));
       product({&w, begin, end}, &x[at], rows, mine.outputs.data(), following);
       for (size_t i = 0; i < static_cast<size_t>(rows); ++i) {
+        if (!e.down_bias.empty()) {
+          kernels_.axpy(1.0f, e.down_bias.data() + int64_t{active_[part]} * out.cols + first, mine.outputs[i], count);
+        }
         kernels_.axpy(weight_at_[at + i], mine.outputs[i], out.row(row_at_[at + i]) + first, count);
       }
     }
@@ -186,8 +217,8 @@ void CpuOps::experts(Matrix x, const ExpertWeights& e, const Selection& chosen, 
   }
   group_by_expert(x, chosen, weights, static_cast<int>(e.gate_up.size()));
   take_inputs(x, quantizes(e.gate_up[static_cast<size_t>(active_.front())]), inputs_);
-  gate_up(e.gate_up, e.down);
-  down(e.down, out);
+  gate_up(e);
+  down(e, out);
 }
 
 void CpuOps::dense_mlp(Matrix x, const PanelView& gate_up_weights, const PanelView& down_weights, Matrix out) {
@@ -199,8 +230,9 @@ void CpuOps::dense_mlp(Matrix x, const PanelView& gate_up_weights, const PanelVi
   weight_at_.assign(static_cast<size_t>(x.rows), 1.0f);
   for (int t = 0; t < x.rows; ++t) row_at_[static_cast<size_t>(t)] = t;
   take_inputs(x, quantizes(gate_up_weights), inputs_);
-  gate_up({&gate_up_weights, 1}, {&down_weights, 1});
-  down({&down_weights, 1}, out);
+  const ExpertWeights e{{&gate_up_weights, 1}, {&down_weights, 1}};
+  gate_up(e);
+  down(e, out);
 }
 
 }  // namespace carpool

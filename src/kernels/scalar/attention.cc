@@ -57,7 +57,7 @@ void pass_tile(const AttentionTile& tile, const KvBlock& block, int begin, int e
 }  // namespace
 
 void attention_span(const AttentionTile& tile, int span, float* records) {
-  const KvBlock block(tile.format, tile.head_dim);
+  const KvBlock block(tile.format, tile.head_dim, tile.head_dim);
   const int begin = span * kAttentionSpan;
   for (int i = 0; i < tile.rows * tile.heads; ++i) {
     const int row = i / tile.heads, head = i % tile.heads;

@@ -66,9 +66,12 @@ ModelConfig read_config(const JsonObject& json) {
   }
   c.context = static_cast<int>(json.integer_or("max_position_embeddings", 32768, 1, kMaxContext));
   c.norm_eps = static_cast<float>(json.number_or("rms_norm_eps", 1e-6, 1e-12, 1));
-  c.rope_theta = rope_theta(json);
-  c.qk_norm = true;
-  c.attention_bias = json.boolean_or("attention_bias", false);
+  c.value_dim = c.head_dim;
+  c.attention_scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+  c.rope.theta = rope_theta(json);
+  c.rope.dims = c.head_dim;
+  c.qk_norm = ModelConfig::QkNorm::kHead;
+  c.qkv_bias = c.o_bias = json.boolean_or("attention_bias", false);
   c.tied_head = json.boolean_or("tie_word_embeddings", false);
   // transformers 5 writes the number of experts under its generic name.
   const char* experts_key = json.has("num_experts") ? "num_experts" : "num_local_experts";
@@ -94,19 +97,20 @@ ModelConfig read_config(const JsonObject& json) {
 }
 
 void take_attention(const ModelConfig& c, const std::string& p, TensorReader& reader, LayerWeights& layer) {
-  const int64_t q = int64_t{c.heads} * c.head_dim, kv = c.kv_width();
-  layer.q = reader.matrix(p + "q_proj.weight", q, c.width);
-  layer.k = reader.matrix(p + "k_proj.weight", kv, c.width);
-  layer.v = reader.matrix(p + "v_proj.weight", kv, c.width);
+  const int64_t q = c.q_width(), kv = c.kv_width();
+  GroupedWeights& w = layer.grouped;
+  w.q = reader.matrix(p + "q_proj.weight", q, c.width);
+  w.k = reader.matrix(p + "k_proj.weight", kv, c.width);
+  w.v = reader.matrix(p + "v_proj.weight", kv, c.width);
   layer.o = reader.matrix(p + "o_proj.weight", c.width, q);
-  if (c.attention_bias) {
-    layer.q_bias = reader.vector(p + "q_proj.bias", q);
-    layer.k_bias = reader.vector(p + "k_proj.bias", kv);
-    layer.v_bias = reader.vector(p + "v_proj.bias", kv);
-    layer.o_bias = reader.vector(p + "o_proj.bias", c.width);
+  if (c.qkv_bias) {
+    w.q_bias = reader.vector(p + "q_proj.bias", q);
+    w.k_bias = reader.vector(p + "k_proj.bias", kv);
+    w.v_bias = reader.vector(p + "v_proj.bias", kv);
   }
-  layer.q_norm = reader.vector(p + "q_norm.weight", c.head_dim);
-  layer.k_norm = reader.vector(p + "k_norm.weight", c.head_dim);
+  if (c.o_bias) layer.o_bias = reader.vector(p + "o_proj.bias", c.width);
+  w.q_norm = reader.vector(p + "q_norm.weight", c.head_dim);
+  w.k_norm = reader.vector(p + "k_norm.weight", c.head_dim);
 }
 
 void take_weights(const ModelConfig& c, TensorReader& reader, Weights& weights) {
