@@ -21,7 +21,7 @@ namespace carpool {
 
 namespace {
 
-constexpr int kPanelLayout = 1;  // changes whenever tensor/panels.h changes what the bytes of a panel mean
+constexpr int kPanelLayout = 2;  // changes whenever tensor/panels.h changes what the bytes of a panel mean
 
 // What a cached copy of the panels depends on.
 std::string cache_key(const PanelPlan& plan, const WeightSource& source) {

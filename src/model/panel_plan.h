@@ -16,6 +16,23 @@
 
 namespace carpool {
 
+// A matrix whose rows are columns of what a file stores. The stored rows are `groups` matrices one after another; of
+// each, `width` columns are taken, which `columns` names, and the results are stacked: [groups * width, stored.rows /
+// groups]. Formats of one value per element keep their bits; others are decoded to float32.
+struct TransposedView {
+  WeightView stored = {};
+  int64_t width = 0;
+  int64_t groups = 1;
+  RowMap columns = {};
+
+  bool keeps_bits() const {
+    return stored.format == Format::kF32 || stored.format == Format::kBF16 || stored.format == Format::kF16;
+  }
+  Format format() const { return keeps_bits() ? stored.format : Format::kF32; }
+  int64_t rows() const { return groups * width; }
+  int64_t cols() const { return stored.rows / groups; }
+};
+
 class PanelPlan {
  public:
   static constexpr size_t kAlignment = 64;  // of every matrix: a cache line
@@ -24,6 +41,8 @@ class PanelPlan {
   PanelView add(const WeightView& w);
   // Matrices of one shape and format whose panels alternate, rows padded to whole panels: gate and up of an expert.
   PanelView add_pair(const WeightView& even, const WeightView& odd);
+  PanelView add(const TransposedView& w);
+  PanelView add_pair(const TransposedView& even, const TransposedView& odd);
   // Float32, whatever the format of `w`: routers.
   PanelView add_f32(const WeightView& w);
   // Pseudo-random weights, a function of `seed`; mean 0, standard deviation near 1/sqrt(cols).
@@ -36,20 +55,25 @@ class PanelPlan {
   void fill(std::byte* base, Ops& ops, const std::function<void(double)>& progress) const;
 
  private:
-  struct Job {               // panels [begin, end) of `from`, panel p to offset + p * stride
-    const WeightView* from;  // null: random
+  struct Job {               // panels [begin, end) of a matrix, panel p to offset + p * stride
+    const WeightView* from;  // of these two one is set, or neither: random
+    const TransposedView* transposed;
     int64_t begin, end;
     size_t offset, stride;
     Format format;
     int64_t cols;
-    uint64_t seed;
+    uint64_t seed = 0;
   };
   PanelView reserve(Format format, int64_t rows, int64_t cols);
-  void add_jobs(const WeightView* from, const PanelView& shape, int64_t panels, size_t offset, size_t stride,
-                uint64_t seed);
+  PanelView reserve_pair(Format format, int64_t rows, int64_t cols);  // whose panels alternate
+  static Job job_of(const PanelView& view, const WeightView* from, const TransposedView* transposed);
+  static Job half_of(Job job, int half);  // the even or odd panels of a pair
+  void add_jobs(Job job, int64_t panels);
+  static void run(const Job& job, std::byte* base);
 
   std::vector<Job> jobs_;
   std::deque<WeightView> sources_;  // what jobs point to
+  std::deque<TransposedView> transposed_;
   std::string layout_;
   size_t bytes_ = 0;
 };

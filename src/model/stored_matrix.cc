@@ -38,6 +38,7 @@ class Finder {
     result_.view.rows = tensor_.shape.size() == 2 ? tensor_.shape[0] : 1;
     result_.view.cols = tensor_.shape.back();
     result_.view.data = tensor_.data;
+    add(tensor_);
     const TensorInfo* apart = with(".weight_scale");
     if (tensor_.dtype == "U8" && apart) {
       modelopt_nvfp4(*apart);
@@ -46,7 +47,7 @@ class Finder {
     } else {
       plain();
     }
-    if (const TensorInfo* activations = with(".input_scale")) result_.scales.push_back(activations);
+    if (const TensorInfo* activations = with(".input_scale")) add(*activations);
     return std::move(result_);
   }
 
@@ -55,6 +56,7 @@ class Finder {
     throw Error(ErrorKind::kMalformed,
                 fmt::format("{}: tensor \"{}\" at byte {}: {}", source_.where(), escape(t.name), t.file_offset, what));
   }
+  void add(const TensorInfo& part) { result_.parts.push_back(part); }
   const TensorInfo* with(std::string_view ending) const {
     return stem_.empty() ? nullptr : source_.find(fmt::format("{}{}", stem_, ending));
   }
@@ -79,7 +81,7 @@ class Finder {
     if (!second && required) refuse(tensor_, fmt::format("\"{}.weight_scale_2\" is missing", escape(stem_)));
     if (!second) return;
     result_.view.scale = number(*second);
-    result_.scales.push_back(second);
+    add(*second);
   }
 
   void modelopt_nvfp4(const TensorInfo& scales) {
@@ -91,7 +93,7 @@ class Finder {
     v.cols *= 2;
     expect(scales, "F8_E4M3", {v.rows, v.cols / kNvfp4Block});
     v.scales = scales.data;
-    result_.scales.push_back(&scales);
+    add(scales);
     second_scale(true);
   }
 
@@ -101,10 +103,10 @@ class Finder {
     if (const TensorInfo* blocks = with(".weight_scale_inv")) {
       expect(*blocks, "F32", {(v.rows + kFp8Block - 1) / kFp8Block, (v.cols + kFp8Block - 1) / kFp8Block});
       v.scales = blocks->data;
-      result_.scales.push_back(blocks);
+      add(*blocks);
     } else if (per_tensor) {
       v.scale = number(*per_tensor);
-      result_.scales.push_back(per_tensor);
+      add(*per_tensor);
     }
   }
 

@@ -21,7 +21,9 @@ namespace carpool {
 
 struct StoredMatrix {
   WeightView view;
-  std::vector<const TensorInfo*> scales;  // further tensors that belong to it, in use or not
+  // The tensors that it is made of, its own first, then those that belong to it, in use or not. Scales have the dtype
+  // that their bytes are.
+  std::vector<TensorInfo> parts;
 };
 
 // The matrix, or vector (one row), whose data is `tensor`. Throws Error{kMalformed} naming the tensor: a dtype that no

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "model/stored_matrix.h"
+#include "model/stored_experts.h"
 
 namespace carpool {
 namespace {
@@ -62,6 +62,8 @@ std::array<const std::vector<float>*, 14> LayerWeights::vectors() const {
           &indexer.k_norm, &indexer.k_norm_bias, &o_bias,         &router_bias};
 }
 
+bool TensorReader::has(const std::string& name) const { return has_experts(source_, name); }
+
 void TensorReader::report(const std::string& problem) {
   if (first_problems_.size() < kListed) first_problems_.push_back(problem);
   if (++problems_ == kGiveUp) fail();
@@ -81,29 +83,79 @@ WeightView TensorReader::take(const std::string& name, const std::vector<int64_t
   } catch (const Error& e) {
     return refuse(e.what());
   }
-  const WeightView& view = stored.view;
-  std::vector<const TensorInfo*> parts = stored.scales;
-  parts.push_back(tensor);
-  for (const TensorInfo* part : parts) taken_.insert(part->name);  // used or refused, they belong to the model
   // Of values, not of packed bytes: what decoding the view writes.
-  std::vector<int64_t> found{view.cols};
-  if (tensor->shape.size() == 2) found.insert(found.begin(), view.rows);
-  if (found != shape) {
-    return refuse(
-        fmt::format("\"{}\" has shape {}, the config needs {}", escape(name), shape_text(found), shape_text(shape)));
+  std::vector<int64_t> found{stored.view.cols};
+  if (tensor->shape.size() == 2) found.insert(found.begin(), stored.view.rows);
+  return accept(name, stored, found, shape);
+}
+
+WeightView TensorReader::accept(const std::string& name, const StoredMatrix& stored, const std::vector<int64_t>& found,
+                                const std::vector<int64_t>& wanted) {
+  for (const TensorInfo& part : stored.parts) taken_.insert(part.name);  // used or refused, they belong to the model
+  if (found != wanted) {
+    report(
+        fmt::format("\"{}\" has shape {}, the config needs {}", escape(name), shape_text(found), shape_text(wanted)));
+    return {};
   }
-  for (const TensorInfo* part : parts) {
-    bytes_taken_ += part->bytes;
+  for (const TensorInfo& part : stored.parts) {
+    bytes_taken_ += part.bytes;
     if (!check_finite_) continue;
-    if (const NonFinite bad = scan_non_finite(*part); bad.count) {
-      return refuse(fmt::format("\"{}\" has {} values that are NaN or infinite, the first at index {}",
-                                escape(part->name), bad.count, bad.first_index));
+    if (const NonFinite bad = scan_non_finite(part); bad.count) {
+      report(fmt::format("\"{}\" has {} values that are NaN or infinite, the first at index {}", escape(part.name),
+                         bad.count, bad.first_index));
+      return {};
     }
   }
   if (progress) {
     progress(static_cast<double>(bytes_taken_) / static_cast<double>(std::max<size_t>(source_.total_bytes(), 1)));
   }
-  return view;
+  return stored.view;
+}
+
+WeightView TensorReader::take_expert(const std::string& name, int64_t e, const std::vector<int64_t>& plain,
+                                     const std::vector<int64_t>& blocks) {
+  for (const char* ending : {"", "_blocks", "_scales", "_scale_inv"}) taken_.insert(name + ending);
+  if (!has_experts(source_, name)) {
+    if (e == 0) report(fmt::format("\"{}\" is missing", escape(name)));
+    return {};
+  }
+  StoredExperts stored;
+  try {
+    stored = stored_expert(source_, name, e);
+  } catch (const Error& error) {
+    if (e == 0) report(error.what());
+    return {};
+  }
+  const std::vector<int64_t>& wanted = stored.blocks ? blocks : plain;
+  const std::vector<int64_t> found = {stored.experts, stored.rows, stored.cols};
+  if (found != wanted && e > 0) return {};  // reported for the first one
+  return accept(name, stored.matrix, found, wanted);
+}
+
+PanelView TensorReader::expert(const std::string& name, int64_t e, const ExpertShape& shape) {
+  const auto [n, rows, cols, transposed] = shape;
+  const std::vector<int64_t> blocks = {n, rows, cols};
+  const WeightView w = take_expert(name, e, transposed ? std::vector{n, cols, rows} : blocks, blocks);
+  if (!w.data) return {};
+  return transposed && w.format != Format::kMXFP4 ? plan_.add(TransposedView{w, rows}) : plan_.add(w);
+}
+
+PanelView TensorReader::expert_pair(const std::string& name, int64_t e, const ExpertShape& shape, Order order) {
+  const auto [n, rows, cols, transposed] = shape;
+  const std::vector<int64_t> blocks = {n, 2 * rows, cols};
+  const WeightView w = take_expert(name, e, transposed ? std::vector{n, cols, 2 * rows} : blocks, blocks);
+  if (!w.data) return {};
+  const auto map_of = [&](int64_t half) {
+    return order == Order::kInterleaved ? RowMap{half, 1, 2} : RowMap{half * rows, 0, 0};
+  };
+  if (transposed && w.format != Format::kMXFP4) {
+    return plan_.add_pair(TransposedView{w, rows, 1, map_of(0)}, TransposedView{w, rows, 1, map_of(1)});
+  }
+  WeightView gate = w, up = w;
+  gate.rows = up.rows = rows;
+  gate.map = map_of(0);
+  up.map = map_of(1);
+  return plan_.add_pair(gate, up);
 }
 
 PanelView TensorReader::matrix(const std::string& name, int64_t rows, int64_t cols) {
@@ -122,6 +174,27 @@ PanelView TensorReader::pair(const std::string& even, const std::string& odd, in
   return plan_.add_pair(a, b);
 }
 
+PanelView TensorReader::transposed(const std::string& name, int64_t rows, int64_t cols) {
+  const WeightView w = take(name, {cols, rows});
+  return w.data ? plan_.add(TransposedView{w, rows}) : PanelView{};
+}
+
+PanelView TensorReader::head_rows(const std::string& name, const HeadRows& part, int64_t cols) {
+  WeightView w = take(name, {part.heads * part.rows_per_head, cols});
+  if (!w.data) return {};
+  w.rows = part.heads * part.count();
+  w.map = part.map();
+  return plan_.add(w);
+}
+
+PanelView TensorReader::heads_transposed(const std::string& name, const HeadRows& part, int64_t cols) {
+  WeightView w = take(name, {part.heads * part.rows_per_head, cols});
+  if (!w.data) return {};
+  w.rows = part.heads * part.count();
+  w.map = part.map();
+  return plan_.add(TransposedView{w, cols, part.heads});
+}
+
 PanelView TensorReader::matrix_f32(const std::string& name, int64_t rows, int64_t cols) {
   const WeightView w = take(name, {rows, cols});
   return w.data ? plan_.add_f32(w) : PanelView{};
@@ -132,6 +205,14 @@ std::vector<float> TensorReader::vector(const std::string& name, int64_t n) {
   if (!w.data) return {};  // reported; sizes of a config that no file backs up are not allocated
   std::vector<float> out(static_cast<size_t>(n));
   decode_row(w, 0, out.data());
+  return out;
+}
+
+std::vector<float> TensorReader::values(const std::string& name, int64_t rows, int64_t cols) {
+  const WeightView w = take(name, {rows, cols});
+  if (!w.data) return {};
+  std::vector<float> out(static_cast<size_t>(rows * cols));
+  for (int64_t r = 0; r < rows; ++r) decode_row(w, r, out.data() + r * cols);
   return out;
 }
 

@@ -20,6 +20,7 @@
 #include "io/weight_source.h"
 #include "model/config.h"
 #include "model/panel_plan.h"
+#include "model/stored_matrix.h"
 #include "tensor/format.h"
 
 namespace carpool {
@@ -100,6 +101,23 @@ struct Weights {
   void set_cold_copies(int n);
 };
 
+// How the rows of two matrices lie in one tensor: those of gate, then those of up, or in turns, gate first.
+enum class Order { kHalves, kInterleaved };
+
+// A tensor [experts, rows, cols] (of a pair [experts, 2 rows, cols]), or, transposed, [experts, cols, rows] ([experts,
+// cols, 2 rows]). MXFP4 blocks are never transposed, whatever is said here: gpt-oss is published in both forms.
+struct ExpertShape {
+  int64_t experts = 0, rows = 0, cols = 0;
+  bool transposed = false;
+};
+
+// Rows [begin, end) of each head of a matrix [heads * rows_per_head, cols].
+struct HeadRows {
+  int64_t heads = 0, rows_per_head = 0, begin = 0, end = 0;
+  int64_t count() const { return end - begin; }
+  RowMap map() const { return {begin, count(), rows_per_head}; }
+};
+
 // Takes tensors of a source by name and shape, and plans where they go.
 class TensorReader {
  public:
@@ -113,8 +131,23 @@ class TensorReader {
   PanelView matrix(const std::string& name, int64_t rows, int64_t cols);
   // Two matrices of one shape as alternating panels. They must have one format.
   PanelView pair(const std::string& even, const std::string& odd, int64_t rows, int64_t cols);
-  PanelView matrix_f32(const std::string& name, int64_t rows, int64_t cols);  // converted to float32
-  std::vector<float> vector(const std::string& name, int64_t n);              // as float32
+  // Expert `e` of a tensor that holds all of them, in the forms and by the names of stored_experts.h.
+  PanelView expert(const std::string& name, int64_t e, const ExpertShape& shape);
+  // Gate and up of expert `e` as alternating panels, as of pair().
+  PanelView expert_pair(const std::string& name, int64_t e, const ExpertShape& shape, Order order);
+  // [rows, cols] of a tensor [cols, rows]. Formats that store a value an element keep their bits, others become
+  // float32.
+  PanelView transposed(const std::string& name, int64_t rows, int64_t cols);
+  // A part of every head of a matrix [heads * rows_per_head, cols]: its rows as they are, heads one after another,
+  // [heads * count, cols]; and each head's transposed and stacked, [heads * cols, count] (bits as of transposed). A
+  // matrix may be taken several times.
+  PanelView head_rows(const std::string& name, const HeadRows& part, int64_t cols);
+  PanelView heads_transposed(const std::string& name, const HeadRows& part, int64_t cols);
+  // Whether the source has this tensor, or experts of this name.
+  bool has(const std::string& name) const;
+  std::vector<float> values(const std::string& name, int64_t rows, int64_t cols);  // a whole matrix as float32
+  PanelView matrix_f32(const std::string& name, int64_t rows, int64_t cols);       // converted to float32
+  std::vector<float> vector(const std::string& name, int64_t n);                   // as float32
   // A matrix that is read row by row where the file keeps it.
   WeightView rows(const std::string& name, int64_t rows, int64_t cols);
   // Takes a tensor that the model has and this engine does not need.
@@ -131,6 +164,12 @@ class TensorReader {
  private:
   // The named matrix as its file stores it, null data when it was reported.
   WeightView take(const std::string& name, const std::vector<int64_t>& shape);
+  // `stored` if its shape is the wanted one and its values are finite.
+  WeightView accept(const std::string& name, const StoredMatrix& stored, const std::vector<int64_t>& found,
+                    const std::vector<int64_t>& wanted);
+  // Expert `e` as stored, of a tensor of shape `plain` or, in blocks, `blocks`.
+  WeightView take_expert(const std::string& name, int64_t e, const std::vector<int64_t>& plain,
+                         const std::vector<int64_t>& blocks);
   void report(const std::string& problem);
   [[noreturn]] void fail() const;
   const WeightSource& source_;

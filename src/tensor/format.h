@@ -43,14 +43,32 @@ const Format* format_of_gguf(int64_t type);
 // Names of all formats, "f32, bf16, ...", for messages.
 std::string_view format_names();
 
+// Which of the rows that a file stores are the rows of a view: runs of `run` neighbours whose first ones are `step`
+// apart, from `first` on. Gate and up rows that lie in one tensor, or the key rows of every head.
+struct RowMap {
+  int64_t first = 0;
+  int64_t run = 0, step = 0;  // run 0: all neighbours
+
+  int64_t operator()(int64_t r) const { return first + (run == 0 ? r : r / run * step + r % run); }
+  bool is_identity() const { return first == 0 && run == 0; }
+};
+
+// Scales in a tensor of their own that is not fixed by the format: their type (float32, bfloat16 or half) and how many
+// rows and columns of the matrix share one. Edges may be ragged.
+struct ScaleGrid {
+  Format format = Format::kF32;
+  int64_t rows = 128, cols = 128;
+};
+
 // A weight matrix [rows, cols] (rows = outputs), row-major, rows contiguous; vectors have rows = 1. cols is a multiple
 // of block_elements. Some checkpoints keep the scales of a format in a tensor of their own; then `scales` is not null:
 //   NVFP4  data [rows, cols/2] (low nibble = even column), scales E4M3 [rows, cols/16]     (ModelOpt)
 //   MXFP4  data [rows, cols/2] (low nibble = even column), scales E8M0 [rows, cols/32]     (gpt-oss)
-//   FP8    data [rows, cols], scales float32 [ceil(rows/128), ceil(cols/128)], multiplied  (DeepSeek); null = all 1
+//   FP8    data [rows, cols], scales of `grid`, [ceil(rows/grid.rows), ceil(cols/grid.cols)], multiplied; null = all 1
 // Without them NVFP4 and MXFP4 rows are GGUF's blocks. `scale` multiplies every value (NVFP4's second scale, FP8 per
 // tensor), after all that the stored bytes say: one rounding more. With scales apart, cols need only be a multiple of
-// 16 (NVFP4) or 32 (MXFP4). `data` and `scales` may lie at any address.
+// 16 (NVFP4) or 32 (MXFP4). `data` and `scales` may lie at any address. They are of all stored rows; `map` says which
+// of those the view's rows are.
 struct WeightView {
   Format format = Format::kF32;
   const void* data = nullptr;
@@ -58,6 +76,8 @@ struct WeightView {
   int64_t cols = 0;
   const void* scales = nullptr;
   float scale = 1.0f;
+  RowMap map = {};
+  ScaleGrid grid = {};  // FP8; grid.cols is a multiple of 128, or at least cols
 
   bool nibbles_apart() const { return scales != nullptr && format != Format::kFP8; }
   // Bytes of a row of `data`.
@@ -65,10 +85,10 @@ struct WeightView {
     if (nibbles_apart()) return static_cast<size_t>(cols) / 2;
     return static_cast<size_t>(cols / info(format).block_elements) * static_cast<size_t>(info(format).block_bytes);
   }
-  // Bytes of `data`, scales apart.
+  // Bytes of the view's rows, scales apart.
   size_t bytes() const { return row_bytes() * static_cast<size_t>(rows); }
   const void* row(int64_t r) const {
-    return static_cast<const std::byte*>(data) + static_cast<size_t>(r) * row_bytes();
+    return static_cast<const std::byte*>(data) + static_cast<size_t>(map(r)) * row_bytes();
   }
 };
 

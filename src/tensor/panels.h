@@ -12,11 +12,11 @@
 //          0..15 for -8..7; then 16 half scales
 //   NVFP4  2 x 64 bytes of E2M1 nibbles paired as in Q4_0 (16 columns); then 16 E4M3 scales
 //   MXFP4  4 x 64 bytes of E2M1 nibbles paired as in Q4_0; then 16 E8M0 scales
-//   Q4_K   8 times (4 x 64 bytes of nibbles as in Q4_0, 0..15; 16 scales 0..63; 16 minima 0..63); 16 half d; 16 half
-//   dmin Q6_K   16 times (2 x 64 bytes: low 4 bits paired as in Q4_0 (16 columns); 64 bytes: byte c of word r = upper 2
-//   bits of
-//          columns c, 4+c, 8+c, 12+c of row r, lowest first; 16 signed scales); 16 half d
-//   FP8    128 x 16 bytes: the 16 rows of one k; then the float32 scale of the block and 12 zero bytes
+//   Q4_K   8 times (4 x 64 bytes of nibbles as in Q4_0, 0..15; 16 scales 0..63; 16 minima 0..63); 16 half d;
+//          16 half dmin
+//   Q6_K   16 times (2 x 64 bytes: low 4 bits paired as in Q4_0 (16 columns); 64 bytes: byte c of word r = upper
+//          2 bits of columns c, 4+c, 8+c, 12+c of row r, lowest first; 16 signed scales); 16 half d
+//   FP8    128 x 16 bytes: the 16 rows of one k; then 16 float32 scales
 // NVFP4 scales are E4M3 with sign, whatever the file had (GGUF's 0x7f has become 0), and NaN scales make NaN. MXFP4:
 // 255 is NaN; the scale byte 0 (2^-127) may be taken for zero by kernels, which have no subnormal numbers to spare. The
 // zeros past the last row are bytes of value 0 (a Q4_0 code there is not 8: its scale is 0). Packing leaves out

@@ -46,9 +46,9 @@ void read_weights(Format format, const uint8_t* panel, int64_t k, int count, int
       each([&](int64_t i) { return panel_half(panel + 32 * i + 2 * r); });
       return;
     case Format::kFP8: {
-      const uint8_t* block = panel + 2064 * (k / 128);
+      const uint8_t* block = panel + 2112 * (k / 128);
       float scale;
-      std::memcpy(&scale, block + 2048, 4);
+      std::memcpy(&scale, block + 2048 + 4 * r, 4);
       each([&](int64_t i) { return e4m3_to_float(block[16 * (i % 128) + r]) * scale; });
       return;
     }

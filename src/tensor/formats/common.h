@@ -68,6 +68,21 @@ float sum_of(Term term) {
   return (sums[0] + sums[2]) + (sums[1] + sums[3]);
 }
 
+// One number of the types that scales are stored in.
+inline float scale_of_type(Format format, const uint8_t* p) {
+  if (format == Format::kF32) return load<float>(p);
+  const auto bits = load<uint16_t>(p);
+  return format == Format::kBF16 ? bf16_to_float(bits) : f16_to_float(bits);
+}
+
+// The scale of row `r` and column `c` of a view whose scales lie in a grid.
+inline float scale_at(const WeightView& view, int64_t r, int64_t c) {
+  const ScaleGrid& grid = view.grid;
+  const int64_t across = (view.cols + grid.cols - 1) / grid.cols;
+  const int64_t i = view.map(r) / grid.rows * across + c / grid.cols;
+  return scale_of_type(grid.format, bytes_of(view.scales) + i * (grid.format == Format::kF32 ? 4 : 2));
+}
+
 inline constexpr uint64_t kLowNibbles = 0x0f0f0f0f0f0f0f0fu;
 
 // Eight columns, a byte each and below 16, as the word of a panel: column c in the low nibble of byte c, column 4 + c

@@ -1,7 +1,7 @@
-// FP8: E4M3 values; value = (E4M3 * the float32 scale of its 128 x 128 block) * scale of the matrix.
+// FP8: E4M3 values; value = (E4M3 * the scale of its part of the matrix) * scale of the matrix.
 //
-// A stored row is the codes; block scales are a tensor of their own and may be absent (format.h). Blocks at the right
-// and lower edge may be smaller. The encoder writes codes without scales and saturates at 448. Panels: see panels.h.
+// A stored row is the codes; scales are a tensor of their own and may be absent (format.h): one for 128 x 128 values,
+// or for a row. The encoder writes codes without scales and saturates at 448. Panels: see panels.h.
 #include "tensor/formats/common.h"
 
 namespace carpool {
@@ -13,36 +13,40 @@ namespace {
 using namespace formats;
 
 constexpr int64_t kBlock = 128;
-constexpr int kPanelBlock = 2064, kScale = 2048;
+constexpr int kPanelBlock = 2112, kScales = 2048;
 
 int64_t blocks_of(int64_t cols) { return (cols + kBlock - 1) / kBlock; }
 
 // The scale of row `r` and column block `b`.
 float block_scale(const WeightView& view, int64_t r, int64_t b) {
-  if (!view.scales) return 1.0f;
-  return load<float>(bytes_of(view.scales) + 4 * (r / kBlock * blocks_of(view.cols) + b));
+  return view.scales ? scale_at(view, r, b * kBlock) : 1.0f;
 }
 
 void decode(const WeightView& view, int64_t r, float* out) {
   const uint8_t* row = bytes_of(view.row(r));
-  for (int64_t c = 0; c < view.cols; ++c)
-    out[c] = e4m3_to_float(row[c]) * block_scale(view, r, c / kBlock) * view.scale;
+  for (int64_t b = 0; b < blocks_of(view.cols); ++b) {
+    const float scale = block_scale(view, r, b);
+    for (int64_t c = b * kBlock; c < std::min((b + 1) * kBlock, view.cols); ++c) {
+      out[c] = e4m3_to_float(row[c]) * scale * view.scale;
+    }
+  }
 }
 
 void encode(const float* values, int64_t cols, void* out) {
   for (int64_t c = 0; c < cols; ++c) bytes_of(out)[c] = float_to_e4m3(values[c]);
 }
 
-// A block of a panel lies in one block of the matrix, because 16 divides 128.
 void pack(const WeightView& view, int64_t p, std::byte* out) {
   const PanelRows rows(view, p);
   uint8_t* panel = bytes_of(out);
   for (int64_t b = 0; b < blocks_of(view.cols); ++b, panel += kPanelBlock) {
     const int64_t count = std::min(kBlock, view.cols - b * kBlock);
     interleave<uint8_t>(rows, b * kBlock, count, panel);
-    std::memset(panel + count * kPanelRows, 0, static_cast<size_t>(kScale - count * kPanelRows));
-    const float scale[4] = {block_scale(view, p * kPanelRows, b), 0, 0, 0};
-    std::memcpy(panel + kScale, scale, sizeof scale);
+    std::memset(panel + count * kPanelRows, 0, static_cast<size_t>(kScales - count * kPanelRows));
+    for (int r = 0; r < kPanelRows; ++r) {
+      const int64_t row = p * kPanelRows + r;
+      store(panel + kScales + 4 * r, row < view.rows ? block_scale(view, row, b) : 0.0f);
+    }
   }
 }
 
@@ -51,7 +55,7 @@ void unpack(const PanelView& view, int64_t r, float* out) {
   for (int64_t c = 0; c < view.cols; ++c) {
     const uint8_t* block = panel + c / kBlock * kPanelBlock;
     const uint8_t code = block[c % kBlock * kPanelRows + panel_lane(r)];
-    out[c] = e4m3_to_float(code) * load<float>(block + kScale) * panel_scale(view, r);
+    out[c] = e4m3_to_float(code) * load<float>(block + kScales + 4 * panel_lane(r)) * panel_scale(view, r);
   }
 }
 
@@ -67,9 +71,9 @@ void random(int64_t cols, uint64_t seed, std::byte* out) {
   for (int64_t b = 0; b < blocks_of(cols); ++b, panel += kPanelBlock) {
     const int64_t count = std::min(kBlock, cols - b * kBlock);
     for (int64_t i = 0; i < count * kPanelRows; i += 8) store(panel + i, bits.next() & kCodes);
-    std::memset(panel + count * kPanelRows, 0, static_cast<size_t>(kScale - count * kPanelRows));
-    const float scales[4] = {scale * random_factor(bits.next() >> 60), 0, 0, 0};
-    std::memcpy(panel + kScale, scales, sizeof scales);
+    std::memset(panel + count * kPanelRows, 0, static_cast<size_t>(kScales - count * kPanelRows));
+    const float one = scale * random_factor(bits.next() >> 60);
+    for (int r = 0; r < kPanelRows; ++r) store(panel + kScales + 4 * r, one);
   }
 }
 

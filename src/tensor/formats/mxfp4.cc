@@ -14,7 +14,9 @@ using namespace formats;
 
 constexpr int kBlock = 32, kBlockBytes = 17, kPanelBlock = 272, kScales = 256;
 
-const uint8_t* scales_of(const WeightView& view, int64_t r) { return bytes_of(view.scales) + r * (view.cols / kBlock); }
+const uint8_t* scales_of(const WeightView& view, int64_t r) {
+  return bytes_of(view.scales) + view.map(r) * (view.cols / kBlock);
+}
 
 void decode(const WeightView& view, int64_t r, float* out) {
   const uint8_t* row = bytes_of(view.row(r));

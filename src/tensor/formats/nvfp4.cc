@@ -29,7 +29,9 @@ Gguf gguf_block(const uint8_t* row, int64_t b) {
   return {signed_scale(super[b % 4]), super + 4 + 8 * (b % 4)};
 }
 
-const uint8_t* scales_of(const WeightView& view, int64_t r) { return bytes_of(view.scales) + r * (view.cols / kBlock); }
+const uint8_t* scales_of(const WeightView& view, int64_t r) {
+  return bytes_of(view.scales) + view.map(r) * (view.cols / kBlock);
+}
 
 void decode(const WeightView& view, int64_t r, float* out) {
   const uint8_t* row = bytes_of(view.row(r));
