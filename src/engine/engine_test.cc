@@ -104,10 +104,10 @@ TEST(Engine, ARequestsTokensAreTheSameAloneAndAmongNeighboursThatComeAndGo) {
 }
 
 TEST(Engine, GreedyTokensAreThoseOfTransformersForAllPromptsInOneBatch) {
-  for (const std::string& name : golden::cases()) {
+  for (const std::string& name : golden::all_cases()) {
     Model model = golden::load(name);
     Engine engine(model, nullptr, make_policy("topk"), {64, 32, 0});
-    const auto prompts = golden::prompts(kFolder + "/" + name);
+    const auto prompts = golden::prompts(golden::folder(name));
     for (const auto& p : prompts) engine.submit(request_of(p.tokens, 64));
     const auto results = run_to_end(engine);
     for (size_t i = 0; i < prompts.size(); ++i)

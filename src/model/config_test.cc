@@ -23,7 +23,7 @@ class ModelCopy {
   explicit ModelCopy(const std::string& name)
       : path_(fs::temp_directory_path() /
               ("carpool_config_test_" + std::to_string(getpid()) + "_" + std::to_string(count_++))) {
-    fs::copy(golden::kFolder + "/" + name, path_);
+    fs::copy(golden::folder(name), path_);
   }
   ~ModelCopy() { fs::remove_all(path_); }
   std::string path() const { return path_.string(); }
@@ -153,7 +153,8 @@ TEST(ModelConfig, UnsupportedFeaturesAreRefusedWithWhatIsSupported) {
   expect_config_refused("model_type", "\"llama\"", "supported: qwen3_moe (Qwen3MoeForCausalLM)", ErrorKind::kConfig);
   expect_config_refused("hidden_act", "\"gelu\"", "supported: silu", ErrorKind::kConfig);
   expect_config_refused("use_sliding_window", "true", "\"use_sliding_window\"", ErrorKind::kConfig);
-  expect_config_refused("rope_scaling", "{\"rope_type\": \"yarn\", \"factor\": 4}", "type \"yarn\" is not supported",
+  expect_config_refused("rope_scaling", "{\"rope_type\": \"dynamic\", \"factor\": 4}",
+                        "type \"dynamic\" is not supported; supported: default, linear, yarn, llama3",
                         ErrorKind::kConfig);
   expect_config_refused("quantization_config", "{\"quant_method\": \"gptq\"}", "\"quantization_config\"",
                         ErrorKind::kConfig);

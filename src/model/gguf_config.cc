@@ -68,7 +68,9 @@ void add_rope(const Keys& keys, int64_t head_dim, json::object& c) {
   }
   if (!keys.has("rope.scaling.type")) return;
   const std::string type(keys.metadata().string(keys.full("rope.scaling.type")));
-  if (type != "none") c["rope_scaling"] = json::object{{"rope_type", type}};  // the family says whether it can
+  if (type != "none") {
+    keys.unsupported("rope.scaling.type", fmt::format("\"{}\" is not supported; supported: none", escape(type)));
+  }
 }
 
 // What an expert key must be where the model's rule has no such feature.

@@ -1,6 +1,7 @@
 // Shared by the tests of model/ and engine/: the tiny golden checkpoints, and how to run them by hand.
 //
-// Golden files: python/golden/make_qwen3_moe.py, which also records what transformers computed for them.
+// Golden files: python/golden/make_<family>.py, which also record what transformers computed for them. A checkpoint is
+// called "family/case"; those of qwen3_moe also by their case alone.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +19,12 @@
 
 namespace carpool::golden {
 
-inline const std::string kFolder = std::string(CARPOOL_SOURCE_DIR) + "/tests/golden/qwen3_moe";
+inline const std::string kGolden = std::string(CARPOOL_SOURCE_DIR) + "/tests/golden";
+inline const std::string kFolder = kGolden + "/qwen3_moe";
+
+inline std::string folder(const std::string& name) {
+  return (name.find('/') == name.npos ? kFolder : kGolden) + "/" + name;
+}
 
 struct GoldenPrompt {
   std::vector<int> tokens, greedy;
@@ -67,12 +73,33 @@ inline std::vector<GoldenPrompt> prompts(const std::string& directory) {
   return out;
 }
 
-inline std::vector<std::string> cases() {
+// The cases of one family, by their names alone.
+inline std::vector<std::string> cases(const std::string& family = "qwen3_moe") {
   std::vector<std::string> out;
-  for (const auto& entry : std::filesystem::directory_iterator(kFolder)) {
+  const std::string path = kGolden + "/" + family;
+  if (!std::filesystem::is_directory(path)) return out;
+  for (const auto& entry : std::filesystem::directory_iterator(path)) {
     if (std::filesystem::exists(entry.path() / "golden.json")) out.push_back(entry.path().filename().string());
   }
   std::sort(out.begin(), out.end());
+  return out;
+}
+
+// The families of families.def.
+inline std::vector<std::string> families() {
+  return {
+#define CARPOOL_FAMILY(name) #name,
+#include "model/families.def"
+#undef CARPOOL_FAMILY
+  };
+}
+
+// The cases of every family, "family/case".
+inline std::vector<std::string> all_cases() {
+  std::vector<std::string> out;
+  for (const std::string& family : families()) {
+    for (const std::string& name : cases(family)) out.push_back(family + "/" + name);
+  }
   return out;
 }
 
@@ -81,7 +108,7 @@ inline Model load(const std::string& name, const std::string& isa = "auto", int 
   options.threads = threads;
   const char* forced = std::getenv("CARPOOL_ISA");  // ./check runs these tests with every table in turn
   options.isa = isa == "auto" && forced ? forced : isa;
-  return Model::load(kFolder + "/" + name, options);
+  return Model::load(folder(name), options);
 }
 
 // A sequence with its own blocks in `kv`.

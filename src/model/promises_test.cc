@@ -93,7 +93,7 @@ const std::vector<int> kTokens = {3, 17, 5, 90, 41, 2, 66, 8, 23, 71, 11, 50};
 
 TEST(Promises, ARowIsARowAloneAndAmongNeighboursOnEveryIsaAndThreadCount) {
   const auto topk = make_policy("topk");
-  for (const std::string& name : cases()) {
+  for (const std::string& name : all_cases()) {
     for (const std::string& isa : cpu_isa_names()) {
       Model one = load(name, isa, 1);
       const auto alone = decode_in_company(one, *topk, kTokens, {});
@@ -109,10 +109,10 @@ TEST(Promises, ARowIsARowAloneAndAmongNeighboursOnEveryIsaAndThreadCount) {
 }
 
 TEST(Promises, ChunkSizesDoNotChangeTheBitsOfAnyPosition) {
-  for (const std::string& name : cases()) {
+  for (const std::string& name : all_cases()) {
     Model model = load(name);
     KvCache kv(model.config(), 4096);
-    for (const GoldenPrompt& g : prompts(kFolder + "/" + name)) {
+    for (const GoldenPrompt& g : prompts(folder(name))) {
       Place whole(kv, 128);
       const auto expected = prefill(model, kv, whole, g.tokens, 512);
       for (const int chunk : {1, 3, 7, 16}) {
@@ -134,7 +134,7 @@ TEST(Promises, PrefillAndDecodeOfTheSameTokensGiveTheSameBits) {
 
 TEST(Promises, PlainMeansPlainForK0EqualToKAndForABatchOfOne) {
   const auto company = [](int neighbours) { return Company{.neighbours = neighbours, .steps = kManySteps}; };
-  for (const std::string& name : cases()) {
+  for (const std::string& name : all_cases()) {
     Model model = load(name);
     const int K = model.config().top_k;
     const auto topk = make_policy("topk");
@@ -163,7 +163,7 @@ TEST(Promises, SharedRoutingDependsOnNeighboursWhichShowsThatTheOtherTestsHavePo
 
 TEST(Promises, AnIsolatedRowIsTheSameWhateverItsNeighboursAreUnderOea) {
   const auto oea = make_policy("oea:k0=1,guard=off,min_batch=1"), topk = make_policy("topk");
-  for (const std::string& name : cases()) {
+  for (const std::string& name : all_cases()) {
     Model model = load(name);
     const auto expected = decode_in_company(model, *topk, kTokens, {});
     for (unsigned seed = 1; seed < 6; ++seed) {
