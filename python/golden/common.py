@@ -3,8 +3,9 @@
 The reference is transformers, in float32, with the plain ("eager") attention and experts, on one
 thread. A golden file is JSON; arrays of numbers are base64 of little-endian float32, row-major, so
 that no digit is lost. README.md in this folder gives the schema. This file knows no model family
-except that routers are modules whose class name ends in TopKRouter, which return
-(logits, weights, expert ids). Makers: make_qwen3_moe.py, make_model_golden.py.
+except that routers are modules whose class name ends in TopKRouter (in any case), which return
+(logits, weights, expert ids), and that a router with an e_score_correction_bias chooses by
+sigmoid(logits) plus that bias, any other by its logits. Makers: make_qwen3_moe.py, make_model_golden.py.
 """
 import base64
 import contextlib
@@ -50,16 +51,24 @@ def load_reference(folder, dtype=torch.float32):
     return model.eval()
 
 
+def best_first(router, logits, weights, ids):
+    """(logits, choice, weights, ids): what experts are chosen by, [T, E], and the columns put in its order."""
+    bias = getattr(router, "e_score_correction_bias", None)
+    choice = logits if bias is None else logits.sigmoid() + bias
+    order = choice.gather(1, ids).argsort(dim=-1, descending=True, stable=True)
+    return logits, choice, weights.gather(1, order), ids.gather(1, order)
+
+
 @contextlib.contextmanager
 def watch(model):
-    """Records, in layer order, each router's (layer, logits, weights, ids) and each layer's output."""
+    """Records, in layer order, each router's (layer, logits, choice, weights, ids) and each layer's output."""
     records, handles = {"routers": [], "hidden": []}, []
     for i, layer in enumerate(model.model.layers):
         handles.append(layer.register_forward_hook(lambda m, a, out: records["hidden"].append(out[0])))
         for module in layer.modules():
-            if type(module).__name__.endswith("TopKRouter"):
+            if type(module).__name__.lower().endswith("topkrouter"):
                 handles.append(module.register_forward_hook(
-                    lambda m, a, out, i=i: records["routers"].append((i, *out))))
+                    lambda m, a, out, i=i: records["routers"].append((i, *best_first(m, *out)))))
     try:
         yield records
     finally:
@@ -88,11 +97,11 @@ def greedy(model, tokens, steps=GREEDY_TOKENS):
 
 
 def router_margin(routers, top_k):
-    """The smallest gap between the last chosen and the first unchosen router logit, over tokens and layers."""
+    """The smallest gap between what the last chosen and the first unchosen expert were chosen by, over tokens and layers."""
     gaps = []
-    for _, logits, _, _ in routers:
-        if top_k < logits.shape[-1]:
-            ranked = logits.sort(dim=-1, descending=True).values
+    for _, _, choice, _, _ in routers:
+        if top_k < choice.shape[-1]:
+            ranked = choice.sort(dim=-1, descending=True).values
             gaps.append((ranked[:, top_k - 1] - ranked[:, top_k]).min().item())
     return min(gaps) if gaps else None
 
@@ -103,7 +112,7 @@ def trace(model, tokens):
         all_logits(model, tokens)
     layers = [{"layer": i, "hidden": encode_floats(h.reshape(len(tokens), -1))}
               for i, h in enumerate(records["hidden"])]
-    for i, logits, weights, ids in records["routers"]:
+    for i, logits, _, weights, ids in records["routers"]:
         layers[i].update(router_logits=encode_floats(logits), selected=ids.tolist(), weights=encode_floats(weights))
     return layers
 

@@ -1,8 +1,8 @@
 """Turns the last checkpoint of train.py into a Hugging Face model folder with its model card.
 
-  python export.py --work DIR --books DIR --out models/books-qwen3 --train-options "--minutes 128 ..."
+  python export.py --work DIR --books DIR --out models/books-qwen3 --train-options "--shape qwen3 --minutes 128 ..."
 
-Weights become bfloat16 under the names of published Qwen3-MoE checkpoints. Every number of the card
+Weights become bfloat16 under the names of published checkpoints of the shape's family. Every number of the card
 (README.md of the folder) is read from the run or measured here: losses on the held-out books before
 and after rounding, how evenly the routers spread tokens, and texts that transformers generates from
 the finished folder; a card is not written unless transformers computes the same logits as the
@@ -10,7 +10,7 @@ training code. Run it on the machine that trained, since the card names that mac
 or change anything about the model; recipe: train.py, README.md.
 """
 import argparse
-import copy
+import concurrent.futures
 import json
 import math
 import os
@@ -21,18 +21,17 @@ import shutil
 import sys
 from unittest import mock
 
-import numpy
 import torch
-import torch.nn.functional as functional
 import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 import corpus
-import moe_model
+import network
 import train
 
 SIZE_LIMIT_BYTES = 30 * 1000 * 1000
+MEASURING_TEXTS = ("eval.txt", "prompts.txt")
 SAMPLE_PROMPTS = ["The old clock in the hall struck nine, and nobody", '"Where have you been?" asked the captain.']
 SOURCE = "https://github.com/mlschmitt/classic-books-markdown"
 
@@ -43,6 +42,7 @@ def parse():
     parser.add_argument("--books", required=True, type=pathlib.Path, help="the books it was trained on")
     parser.add_argument("--out", required=True, type=pathlib.Path)
     parser.add_argument("--train-options", required=True, help="options of the run besides --books and --out")
+    parser.add_argument("--shares", type=pathlib.Path, help="a model folder whose tokenizer and measuring texts this one shares")
     parser.add_argument("--note", default="", help="a sentence on how this run differed from its options, for the card")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     return parser.parse_args()
@@ -55,40 +55,38 @@ def recipe_of(options):
         return train.parse()
 
 
-def load_checkpoint(work):
-    """(model, state, tokenizer). Sizes come from the defaults of moe_model.Config, as in train.py."""
+def load_checkpoint(work, shape):
+    """(model, state, tokenizer). Sizes come from the defaults of the shape's Config, as in train.py."""
     tokenizer = Tokenizer.from_file(str(work / "tokenizer.json"))
-    model = moe_model.Model(moe_model.Config(vocab_size=tokenizer.get_vocab_size()))
+    model = network.Model(network.SHAPES[shape], tokenizer.get_vocab_size())
     model.load_state_dict(load_file(str(work / "checkpoint.safetensors")))
     return model.eval(), json.loads((work / "checkpoint.json").read_text()), tokenizer
 
 
+def stored(tensor, name):
+    """The tensor as the folder holds it: bfloat16, but float32 for the selection bias, as in published checkpoints."""
+    return tensor.detach().to(torch.float32 if name.endswith("e_score_correction_bias") else torch.bfloat16).contiguous()
+
+
 def rounded(model):
-    """A copy whose weights went through bfloat16 and back."""
-    result = copy.deepcopy(model)
+    """A copy whose weights went through the folder's types and back."""
+    result = network.Model(model.shape, model.c.vocab_size).eval()
+    result.load_state_dict(model.state_dict())
     with torch.no_grad():
-        for p in result.parameters():
-            p.copy_(p.to(torch.bfloat16).float())
+        for name, tensor in network.hugging_face_tensors(result):
+            tensor.copy_(stored(tensor, name).float())
     return result
 
 
-def config_fields(c, end_ids):
+def config_fields(model, end_ids):
     """config.json with every field that readers of this family look at."""
-    return {
-        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+    c = model.c
+    return model.shape.config_fields(c) | {
         "vocab_size": c.vocab_size, "hidden_size": c.hidden_size, "num_hidden_layers": c.num_hidden_layers,
-        "num_attention_heads": c.num_attention_heads, "num_key_value_heads": c.num_key_value_heads,
-        "head_dim": c.head_dim, "attention_bias": False, "attention_dropout": 0.0,
-        # No layer is dense, so intermediate_size is read by nobody; it says how wide one token's experts are together.
-        "intermediate_size": c.moe_intermediate_size * c.num_experts_per_tok, "hidden_act": "silu",
-        "moe_intermediate_size": c.moe_intermediate_size, "num_experts": c.num_experts,
-        "num_experts_per_tok": c.num_experts_per_tok, "norm_topk_prob": True, "decoder_sparse_step": 1,
-        "mlp_only_layers": [], "router_aux_loss_coef": 0.001, "output_router_logits": False,
-        "rms_norm_eps": c.rms_norm_eps, "rope_theta": c.rope_theta, "rope_scaling": None,
-        "max_position_embeddings": c.max_position_embeddings, "max_window_layers": c.num_hidden_layers,
-        "use_sliding_window": False, "sliding_window": None, "tie_word_embeddings": True,
+        "attention_bias": False, "attention_dropout": 0.0, "hidden_act": "silu", "rms_norm_eps": c.rms_norm_eps,
+        "max_position_embeddings": c.max_position_embeddings, "tie_word_embeddings": True,
         "bos_token_id": None, "eos_token_id": end_ids, "pad_token_id": end_ids[0],
-        "initializer_range": 0.02, "torch_dtype": "bfloat16", "use_cache": True,
+        "initializer_range": 0.02, "use_cache": True,
     }
 
 
@@ -96,26 +94,19 @@ def write_folder(model, tokenizer, work, out):
     """All files but the card; returns the size of the weights in bytes."""
     out.mkdir(parents=True, exist_ok=True)
     end_ids = [tokenizer.token_to_id(corpus.END_OF_TEXT), tokenizer.token_to_id(corpus.END)]
-    (out / "config.json").write_text(json.dumps(config_fields(model.c, end_ids), indent=2) + "\n")
+    (out / "config.json").write_text(json.dumps(config_fields(model, end_ids), indent=2) + "\n")
     (out / "generation_config.json").write_text(json.dumps({
         "do_sample": True, "temperature": 0.8, "top_p": 0.95, "top_k": 0,
         "bos_token_id": None, "eos_token_id": end_ids, "pad_token_id": end_ids[0]}, indent=2) + "\n")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(work / name, out / name)
-    tensors = {n: t.detach().to(torch.bfloat16).contiguous() for n, t in moe_model.hugging_face_tensors(model)}
+    tensors = {n: stored(t, n) for n, t in network.hugging_face_tensors(model)}
     weights = out / "model.safetensors"
     save_file(tensors, str(weights), metadata={"format": "pt"})
     weights.chmod(0o644)
     if weights.stat().st_size > SIZE_LIMIT_BYTES:
         raise SystemExit(f"{weights} has {weights.stat().st_size} bytes, more than {SIZE_LIMIT_BYTES}")
     return weights.stat().st_size
-
-
-def held_out_windows(tokenizer, paths, length):
-    """The 48 windows [48, length+1] on which train.py measures the held-out loss."""
-    held = train.encode(tokenizer, (corpus.read_book(p) for p in paths))
-    starts = numpy.linspace(0, len(held) - length - 1, 48).astype(int)
-    return torch.from_numpy(numpy.stack([held[s : s + length + 1].astype(numpy.int64) for s in starts]))
 
 
 def token_bytes(tokenizer):
@@ -135,9 +126,9 @@ def count_training_tokens(tokenizer, paths):
     return books, chats
 
 
-def quality(model, windows, sizes):
-    """Nats per token, bits per byte, expert shares [L, E], on the targets of `windows`."""
-    loss, shares = train.evaluate(model, windows)
+def quality(model, windows, sizes, pool):
+    """Nats per token, bits per byte, expert shares [layers with experts, E], on the targets of `windows`."""
+    loss, shares = train.evaluate(model, windows, pool)
     targets = windows[:, 1:]
     return {"nats": loss, "shares": shares,
             "bits_per_byte": loss * targets.numel() / math.log(2) / sizes[targets].sum().item()}
@@ -225,10 +216,10 @@ def table(head, rows):
     return "\n".join(lines + ["| " + " | ".join(str(v) for v in row) + " |" for row in rows])
 
 
-def router_rows(shares):
-    """Per layer: shares as multiples of the fair share 1/E, rarely used experts, entropy as a part of ln E."""
+def router_rows(layers, shares):
+    """Per layer with experts: shares as multiples of the fair share 1/E, rarely used experts, entropy as a part of ln E."""
     E, rows = shares.shape[1], []
-    for i, share in enumerate(shares):
+    for i, share in zip(layers, shares):
         entropy = -torch.special.xlogy(share, share).sum().item() / math.log(E)
         rows.append((i, f"{share.max().item() * E:.2f}", f"{share.min().item() * E:.3f}",
                      (share < 0.1 / E).sum().item(), f"{entropy:.3f}"))
@@ -249,24 +240,34 @@ Books in English, first published before 1929, as Markdown, from the repository
 domain: {facts['train_books']} books for training ({facts['train_bytes'] / 1e6:.1f} MB, {books} tokens). Another {chats} tokens are
 paragraphs of the same books once more, recast as two-turn chats (one paragraph asks, the next ones answer), so that
 the markers `<|user|>`, `<|assistant|>` and `<|end|>` are trained tokens. Tokenizer: byte-level BPE,
-{facts['config'].vocab_size} tokens, trained on the same books; {facts['bytes_per_token']:.2f} bytes per token on the held-out text.
+{facts['config'].vocab_size} tokens, trained on the same books{facts['shares'] and f" (the file of {facts['shares']})"}; {facts['bytes_per_token']:.2f} bytes per token on
+the held-out text.
 Held out, never trained on:
 
 {held}"""
 
 
+def commands(facts):
+    """The three commands that made the model, indented as in a card."""
+    shares, options = facts["shares"], facts["options"]
+    lines = [f"cp {shares}/tokenizer*.json WORK" if shares else "python python/train/tokenizer.py --books BOOKS --out WORK",
+             f"python python/train/train.py --books BOOKS --out WORK {options}",
+             f"python python/train/export.py --books BOOKS --work WORK --out {facts['out_name']} \\",
+             *([f"    --shares {shares} \\"] if shares else []),
+             f'    --train-options "{options}"']
+    return "\n".join("      " + line for line in lines)
+
+
 def card_of_recipe(facts):
-    c, a, state, options = facts["config"], facts["recipe"], facts["state"], facts["options"]
+    c, a, state = facts["config"], facts["recipe"], facts["state"]
     passes = state["tokens"] / sum(facts["train_tokens"])
     total, active = (f"{n / 1e6:.2f} million" for n in (facts["parameters"], facts["active_parameters"]))
     return f"""## Recipe
 
-- Architecture: `Qwen3MoeForCausalLM`; {c.num_hidden_layers} layers, width {c.hidden_size}, {c.num_attention_heads} query and
-  {c.num_key_value_heads} key/value heads of {c.head_dim}, {c.num_experts} experts of width {c.moe_intermediate_size},
-  {c.num_experts_per_tok} per token (weights renormalised), tied embeddings; {total} parameters, {active} of them
+- Architecture: {facts['shape'].architecture(c)}; {total} parameters, {active} of them
   used per token.
 - Optimizer: Muon on matrices (rate {a.lr_muon}, momentum 0.95, weight decay 0.01), AdamW on embeddings, norms and routers
-  (rate {a.lr_adam}, betas 0.9 and 0.95); load-balancing loss with weight {a.balance}; float32.
+  (rate {a.lr_adam}, betas 0.9 and 0.95); {facts['shape'].balancing(a)}; float32.
 - Schedule: 30 steps of warm-up, constant, linear fall to zero over the last {100 * a.cooldown:.0f} % of the run
   (at the last logged step: {facts['last_rate']:.3g} of the full rate).
 - Batch: {a.batch} windows of {a.length} tokens; {state['step']} steps, {state['tokens'] / 1e6:.2f} million tokens
@@ -274,10 +275,7 @@ def card_of_recipe(facts):
 - Machine: {machine()}.{facts['note'] and chr(10) + "- As it went: " + facts['note']}
 - Commands (python/train/README.md explains them):
 
-      python python/train/tokenizer.py --books BOOKS --out WORK
-      python python/train/train.py --books BOOKS --out WORK {options}
-      python python/train/export.py --books BOOKS --work WORK --out {facts['out_name']} \\
-          --train-options "{options}"
+{commands(facts)}
 """
 
 
@@ -299,7 +297,7 @@ How evenly the routers spread the held-out tokens (share of an expert as a multi
 1/{facts['config'].num_experts}; entropy 1 means perfectly even):
 
 {table(["layer", "most used expert", "least used expert", "experts below 0.1", "normalised entropy"],
-       router_rows(stored["shares"]))}
+       router_rows(facts["routed_layers"], stored["shares"]))}
 
 Loss during training (nats per token):
 
@@ -334,7 +332,7 @@ It is small and has read only old novels and stories. It continues prose in thei
 knows no facts, follows no instructions, writes no code, and repeats the views of its sources, prejudice included. The
 chat template only marks turns. It was trained on windows of {length} tokens; config.json allows
 {c.max_position_embeddings} positions, but none beyond the first {length} was ever trained or measured.
-
+{facts['shape'].notes and chr(10) + facts['shape'].notes + chr(10)}
 ## Files beside the weights
 
 `eval.txt` (76 passages separated by lines of `---`) and `prompts.txt` (16 beginnings) were written for this project in the
@@ -349,46 +347,63 @@ Weights, tokenizer and this card: Apache-2.0. The texts it was trained on: publi
 
 def count_parameters(model):
     """(all, those that one token uses): every tensor but the experts it is not routed to."""
-    total = sum(p.numel() for p in model.parameters())
-    experts = sum(layer.gate_up.numel() + layer.down.numel() for layer in model.layers)
+    total = sum(t.numel() for _, t in network.hugging_face_tensors(model))
+    experts = sum(p.numel() for _, layer in model.routed_layers() for p in layer.experts.parameters())
     return total, total - experts + experts * model.c.num_experts_per_tok // model.c.num_experts
 
 
-def main():
-    args = parse()
-    torch.set_num_threads(args.threads)
-    transformers.utils.logging.disable_progress_bar()
-    recipe = recipe_of(args.train_options)
-    model, state, tokenizer = load_checkpoint(args.work)
+def share_files(shared, work, out):
+    """Copies the measuring texts of the folder `shared`, whose tokenizer must be that of the run."""
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        if (shared / name).read_bytes() != (work / name).read_bytes():
+            raise SystemExit(f"{shared / name} is not the one of the run")
+    for name in MEASURING_TEXTS:
+        shutil.copyfile(shared / name, out / name)
+
+
+def facts_of(args, recipe, pool):
+    """Writes the folder but for its card, checks it, and returns everything that the card states."""
+    model, state, tokenizer = load_checkpoint(args.work, recipe.shape)
     if state["step"] * recipe.batch * recipe.length != state["tokens"]:
         raise SystemExit("--train-options do not fit the checkpoint: steps, batch and length give another token count")
     log = run_log(args.work, state["tokens"])
     size = write_folder(model, tokenizer, args.work, args.out)
+    if args.shares:
+        share_files(args.shares, args.work, args.out)
 
     train_paths, held_paths = corpus.list_books(args.books)
-    windows = held_out_windows(tokenizer, held_paths, recipe.length)
-    sizes, stored = token_bytes(tokenizer), rounded(model)
+    windows = train.held_out_windows(tokenizer, held_paths, recipe.length)
+    sizes, as_stored = token_bytes(tokenizer), rounded(model)
     exported, exported_tokenizer = load_exported(args.out)
     check_tokenizer(exported_tokenizer, tokenizer, corpus.read_book(held_paths[0])[:20000])
-    difference = check_same(exported, stored, windows)
+    difference = check_same(exported, as_stored, windows)
     targets = windows[:, 1:]
     total, active = count_parameters(model)
-    facts = {
-        "config": model.c, "recipe": recipe, "options": args.train_options, "note": args.note, "state": state, "size": size,
+    return {
+        "shape": model.shape, "config": model.c, "recipe": recipe, "options": args.train_options, "note": args.note,
+        "state": state, "size": size, "shares": args.shares.as_posix() if args.shares else "",
         "out_name": args.out.as_posix() if not args.out.is_absolute() else args.out.name,
         "parameters": total, "active_parameters": active, "held_paths": held_paths, "train_books": len(train_paths),
         "train_bytes": sum(len(corpus.read_book(p).encode()) for p in train_paths),
         "train_tokens": count_training_tokens(tokenizer, train_paths),
         "bytes_per_token": sizes[targets].sum().item() / targets.numel(), "windows": len(windows),
-        "float32": quality(model, windows, sizes), "bfloat16": quality(stored, windows, sizes),
-        "difference": difference,
+        "float32": quality(model, windows, sizes, pool), "bfloat16": quality(as_stored, windows, sizes, pool),
+        "routed_layers": [i for i, _ in model.routed_layers()], "difference": difference,
         "curve": curve(log), "last_rate": next((r["rate"] for r in reversed(log) if "rate" in r), 1.0),
         "samples": samples(exported, exported_tokenizer),
     }
+
+
+def main():
+    args = parse()
+    torch.set_num_threads(1)  # within an operator, as in train.py
+    transformers.utils.logging.disable_progress_bar()
+    with concurrent.futures.ThreadPoolExecutor(args.threads) as pool:
+        facts = facts_of(args, recipe_of(args.train_options), pool)
     (args.out / "README.md").write_text(card(facts))
-    print(f"{args.out}: {size} bytes of weights, held-out loss {facts['float32']['nats']:.4f} in float32, "
+    print(f"{args.out}: {facts['size']} bytes of weights, held-out loss {facts['float32']['nats']:.4f} in float32, "
           f"{facts['bfloat16']['nats']:.4f} in bfloat16, {facts['bfloat16']['bits_per_byte']:.4f} bits per byte, "
-          f"largest logit difference to transformers {difference:.1g}")
+          f"largest logit difference to transformers {facts['difference']:.1g}")
 
 
 if __name__ == "__main__":

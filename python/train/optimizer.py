@@ -41,11 +41,12 @@ class Muon(torch.optim.Optimizer):
                 p.add_(update, alpha=-group["lr"] * scale)
 
 
-def split(model, lr_muon, lr_adam):
-    """Returns [Muon, AdamW] over the model's parameters."""
+def split(model, lr_muon, lr_adam, parts):
+    """Returns [Muon] * parts + [AdamW] over the model's parameters; the Muons have about equal work."""
     matrices, rest = [], []
     for name, p in model.named_parameters():
         p.two_matrices = name.endswith("gate_up")
         (matrices if p.dim() >= 2 and "embed" not in name and "router" not in name else rest).append(p)
-    return [Muon(matrices, lr=lr_muon),
+    matrices.sort(key=lambda p: p.numel(), reverse=True)
+    return [*(Muon(matrices[i::parts], lr=lr_muon) for i in range(parts)),
             torch.optim.AdamW(rest, lr=lr_adam, betas=(0.9, 0.95), weight_decay=0.0)]
