@@ -73,13 +73,32 @@ def score_row(logits, request):
     return rank, mix
 
 
-def finish_weights(mix, experts, request):
+def mass(weights):
+    """Their sum, best first in float32: the order is part of the definition."""
+    total = F32(0)
+    for w in weights:
+        total = total + w
+    return total
+
+
+def divisor(batch, t, experts, norm):
+    """What the weights of an applied row are divided by; 0 = what the model's rule says."""
+    if norm == "model":
+        return F32(0)
+    if norm == "none":
+        return F32(1)
+    if norm == "final":
+        return mass(batch.mix[t][experts])
+    return mass(batch.mix[t][batch.order(t)[:batch.top_k if norm == "topk" else int(norm)]])
+
+
+def finish_weights(mix, experts, request, divide_by=F32(0)):
     """Weights of one row's experts, in their order."""
     weights = mix[experts]
-    if request.get("renormalize", True) or request.get("scoring") == "softmax_topk":
-        total = F32(0)
-        for w in weights:  # best first: the order of the sum is part of the definition
-            total = total + w
+    if divide_by > 0:
+        weights = weights / divide_by
+    elif request.get("renormalize", True) or request.get("scoring") == "softmax_topk":
+        total = mass(weights)
         weights = weights / total if total > 0 else np.full(len(experts), F32(1) / F32(max(1, len(experts))), F32)
     return weights * F32(request.get("routed_scaling_factor", 1))
 
@@ -146,21 +165,24 @@ def oea_base(batch, t, k0, p):
 
 def oea(batch, arguments):
     """Opportunistic Expert Activation, arXiv 2511.02237, algorithm 2, with guards and groups."""
-    k0, p = int(arguments["k0"]), float(arguments.get("p", 1))
+    auto, p = arguments["k0"] == "auto", float(arguments.get("p", 1))
+    floor = F32(arguments.get("floor", 0))
     k_max, max_p = int(arguments.get("k_max", batch.top_k)), int(arguments.get("max_p", batch.n_experts))
     min_batch, max_rows = int(arguments.get("min_batch", 2)), int(arguments.get("max_rows", sys.maxsize))
     keep, lend = arguments.get("underfill") == "keep", arguments.get("lend") == "prefill"
     guard = arguments.get("guard", "on") == "on"
-    if k0 == 0:
+    if not auto and int(arguments["k0"]) == 0:
         return batch.all_plain("policy")
 
+    groups = {row["group"] for row in batch.rows}
+    k0s = {g: largest_k0(batch, g, arguments["t"]) if auto else int(arguments["k0"]) for g in groups}
     n_rows = sum(row["phase"] != "pad" for row in batch.rows)
     union, eligible = {}, {}
     for t, row in enumerate(batch.rows):
         takes_part = batch.own_reason(t) is None
         eligible[row["group"]] = eligible.get(row["group"], 0) + takes_part
         if takes_part or (lend and row["phase"] == "prefill" and not row["isolated"]):
-            union.setdefault(row["group"], set()).update(oea_base(batch, t, k0, p))
+            union.setdefault(row["group"], set()).update(oea_base(batch, t, k0s[row["group"]], p))
 
     answer = []
     for t, row in enumerate(batch.rows):
@@ -171,14 +193,17 @@ def oea(batch, arguments):
             reason = "max_rows"
         if reason is None and guard and len(group_union) < batch.top_k:
             reason = "union"
+        if reason is None and auto and k0s[row["group"]] == batch.top_k:
+            reason = "budget"
         if reason is not None:
             answer.append((batch.plain(t), reason))
             continue
-        chosen = oea_base(batch, t, k0, p)
+        chosen = oea_base(batch, t, k0s[row["group"]], p)
+        bar = min([floor * batch.mix[t][e] for e in chosen[:1]] + [batch.mix[t][e] for e in chosen], default=F32(0))
         for expert in batch.order(t)[len(chosen):max_p]:
             if len(chosen) >= k_max:
                 break
-            if expert in group_union:
+            if expert in group_union and (floor == 0 or batch.mix[t][expert] >= bar):
                 chosen = chosen + [expert]
         if keep and len(chosen) < min(batch.top_k, k_max):
             answer.append((batch.plain(t), "union"))
@@ -187,7 +212,136 @@ def oea(batch, arguments):
     return answer
 
 
-POLICIES = {"topk": topk, "prune": prune, "oea": oea}
+def largest_k0(batch, group, target):
+    """The largest k0 of 1 to K whose base sets together are at most `target` experts ("8" or "50%" of plain)."""
+    rows = [t for t, row in enumerate(batch.rows) if row["group"] == group and batch.own_reason(t) is None]
+    unions = [set().union(*(batch.order(t)[:k0] for t in rows)) for k0 in range(1, batch.top_k + 1)]
+    most = budget(target, len(unions[-1]))
+    return max([1] + [k0 for k0, union in enumerate(unions, 1) if len(union) <= most])
+
+
+def budget(text, plain):
+    """"8" -> 8; "50%" -> that share of `plain`, rounded up, at least 1."""
+    return max(1, int(np.ceil(float(text[:-1]) / 100 * plain - 1e-9))) if text.endswith("%") else int(text)
+
+
+def kept_experts(arguments, layer=0):
+    """Experts of "always": "3+0.7" names expert 3 of every layer and expert 7 of layer 0."""
+    items = arguments.get("always", "none")
+    pairs = [item.split(".") for item in items.split("+")] if items != "none" else []
+    return {int(p[-1]) for p in pairs if len(p) == 1 or int(p[0]) == layer}
+
+
+def pool_policy(batch, arguments, vote, protect, size, has_guard=True):
+    """Policies that choose a pool by vote: protected and kept experts, then those of most votes, ties to the lower id."""
+    min_batch, max_rows = int(arguments.get("min_batch", 2)), int(arguments.get("max_rows", sys.maxsize))
+    n_rows = sum(row["phase"] != "pad" for row in batch.rows)
+    pools, reasons = {}, {}
+    for group in {row["group"] for row in batch.rows}:
+        rows = [t for t, row in enumerate(batch.rows) if row["group"] == group and batch.own_reason(t) is None]
+        plain = set().union(*(batch.plain(t) for t in rows))
+        if len(rows) < min_batch or n_rows > max_rows:
+            reasons[group] = "min_batch" if len(rows) < min_batch else "max_rows"
+            continue
+        if has_guard and arguments.get("guard", "on") == "on" and len(plain) <= size(len(plain)):
+            reasons[group] = "budget"
+            continue
+        votes = sum((vote(t) for t in rows), np.zeros(batch.n_experts))
+        pool = set().union(*(protect(t) for t in rows)) | (kept_experts(arguments) & plain)
+        rest = sorted((e for e in range(batch.n_experts) if votes[e] > 0 and e not in pool),
+                      key=lambda e: (-votes[e], e))
+        pool |= set(rest[:max(0, size(len(plain)) - len(pool))])
+        empty = [t for t in rows if not pool & set(batch.order(t))]
+        pools[group] = pool | {batch.order(t)[0] for t in empty if batch.order(t)}
+    answer = []
+    for t, row in enumerate(batch.rows):
+        reason = batch.own_reason(t) or reasons.get(row["group"])
+        pool = pools.get(row["group"], set())
+        chosen = batch.plain(t) if reason else [e for e in batch.order(t) if e in pool][:batch.top_k]
+        answer.append((chosen, reason))
+    return answer
+
+
+def weight_votes(batch, t, among=None):
+    """The weights of row t's experts that can be chosen, or of those `among` them, as votes [E] in float64."""
+    votes = np.zeros(batch.n_experts)
+    for e in batch.order(t) if among is None else among:
+        votes[e] = batch.mix[t][e]
+    return votes
+
+
+def xshare(batch, arguments):
+    """XShare, arXiv 2602.07265."""
+    return pool_policy(batch, arguments, lambda t: weight_votes(batch, t),
+                       lambda t: batch.order(t)[:int(arguments.get("k0", 1))],
+                       lambda plain: budget(arguments["m"], plain))
+
+
+def des_vote(batch, arguments):
+    """DES-Vote, arXiv 2602.00879; vote=all: MoE-Spec, arXiv 2602.16052."""
+    among = (lambda t: None) if arguments.get("vote") == "all" else batch.plain
+    return pool_policy(batch, arguments, lambda t: weight_votes(batch, t, among(t)), lambda t: [],
+                       lambda plain: budget(arguments["m"], plain))
+
+
+def lynx(batch, arguments):
+    """Lynx, arXiv 2411.08982, first version."""
+    def count(t):
+        return np.isin(np.arange(batch.n_experts), batch.plain(t)).astype(float)
+    return pool_policy(batch, arguments, count, lambda t: [],
+                       lambda plain: max(1, plain - budget(arguments["drop"], plain)), has_guard=False)
+
+
+def lynx_bins(batch, arguments, alpha=2, beta=8):
+    """Affinity binning of Lynx, third version, with constants of our own."""
+    sigmoid_scores, sure = arguments.get("scores") == "sigmoid", float(arguments.get("sure", 0.5))
+
+    def log_of(w):
+        w = np.float64(w)
+        with np.errstate(all="ignore"):
+            return np.log(w / (1 - w) if sigmoid_scores else w)
+
+    def vote(t):
+        votes, best = np.zeros(batch.n_experts), batch.plain(t)
+        for e in best:
+            with np.errstate(all="ignore"):
+                step = np.floor(alpha * (log_of(batch.mix[t][e]) - log_of(batch.mix[t][best[0]])))
+            votes[e] = 2.0 ** (beta + (min(step, 0) if step >= -beta else -beta))
+        return votes
+
+    def protect(t):
+        best = batch.plain(t)
+        total = sum(float(batch.mix[t][e]) for e in best)
+        return best[:1] if best and float(batch.mix[t][best[0]]) >= sure * total else []
+    return pool_policy(batch, arguments, vote, protect, lambda plain: budget(arguments["m"], plain))
+
+
+def per_row(batch, choose):
+    """A policy whose rows know nothing of each other: choose(t) for those that may be re-routed."""
+    reasons = [batch.own_reason(t) for t in range(len(batch.rows))]
+    return [(batch.plain(t) if reason else choose(t), reason) for t, reason in enumerate(reasons)]
+
+
+def top_p(batch, arguments):
+    """The best experts that hold the share p of the row's weight, at most K: arXiv 2403.07652 without the training."""
+    return per_row(batch, lambda t: oea_base(batch, t, batch.top_k, float(arguments["p"])))
+
+
+def ser(batch, arguments):
+    """Smart expert reduction of ik_llama.cpp: a prefix of the K best whose weights are at least t of the best one's."""
+    k_min, share = int(arguments["k_min"]), float(arguments["t"])
+
+    def choose(t):
+        best = batch.plain(t)
+        for i in range(k_min, len(best)):
+            if float(batch.mix[t][best[i]]) < share * float(batch.mix[t][best[0]]):
+                return best[:i]
+        return best
+    return per_row(batch, choose)
+
+
+POLICIES = {"topk": topk, "prune": prune, "oea": oea, "xshare": xshare, "des_vote": des_vote, "lynx": lynx,
+            "lynx_bins": lynx_bins, "top_p": top_p, "ser": ser}
 
 
 # ---- Requests
@@ -219,10 +373,12 @@ def answer(request):
     name, arguments = parse_spec(request.get("policy", "topk"))
     chosen = POLICIES[name](batch, arguments)
     plain = [batch.plain(t) for t in range(len(batch.rows))]
+    norm = arguments.get("norm", "model")
+    divisors = [F32(0) if reason else divisor(batch, t, experts, norm) for t, (experts, reason) in enumerate(chosen)]
     return {
         "experts": [experts for experts, _ in chosen],
-        "weights": [[encode(w) for w in finish_weights(mix, experts, request)]
-                    for mix, (experts, _) in zip(batch.mix, chosen)],
+        "weights": [[encode(w) for w in finish_weights(mix, experts, request, divide_by)]
+                    for mix, (experts, _), divide_by in zip(batch.mix, chosen, divisors)],
         "active": sorted({e for experts, _ in chosen for e in experts}),
         "active_plain": sorted({e for experts in plain for e in experts}),
         "plain_reason": [reason for _, reason in chosen],

@@ -355,6 +355,8 @@ std::vector<ServeAbLevel> run_serve_ab(const ServeAbOptions& options, const RunA
 std::optional<double> predicted_experts_ratio(const std::string& spec, const MoeSizes& sizes, int rows) {
   if (sizes.n_experts < 1 || sizes.top_k < 1 || sizes.top_k > sizes.n_experts) return std::nullopt;
   if (plain_spec(spec)) return 1;
+  // Only where all that is loaded are base sets does k0 say how many experts that is.
+  if (!make_policy(spec)->properties().union_exact) return std::nullopt;
   const std::optional<int> k0 = argument_of(spec, "k0");
   if (!k0 || *k0 <= 0 || *k0 > sizes.top_k) return std::nullopt;
   if (rows < argument_of(spec, "min_batch").value_or(1)) return 1;

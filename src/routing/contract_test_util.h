@@ -52,11 +52,13 @@ class Checker {
   Checker(const Policy& policy, const PolicyProperties& declared, const Case& c, uint64_t seed)
       : policy_(policy), declared_(declared), case_(c), in_(c.input()), rng_(seed) {
     const oracle::Settings spec = oracle::parse(policy.spec());
-    k0_ = std::stoi(argument(spec, "k0", "0"));
+    const std::string k0 = argument(spec, "k0", "0");
+    k0_ = k0 == "auto" ? 0 : std::stoi(k0);
     p_ = std::stod(argument(spec, "p", "1"));
     k_max_ = std::stoi(argument(spec, "k_max", std::to_string(c.top_k)));
     max_p_ = std::stoi(argument(spec, "max_p", std::to_string(c.n_experts)));
     min_batch_ = std::stoi(argument(spec, "min_batch", "1"));
+    norm_ = argument(spec, "norm", "model");
     policy_.select(in_, scratch_, chosen_);
   }
 
@@ -163,6 +165,21 @@ class Checker {
     }
   }
 
+  // What the weights of row t must sum to under the policy's "norm", by its definition.
+  double wanted_sum(int t) const {
+    const auto mass = [&](const std::vector<int>& experts) {
+      double sum = 0;
+      for (int e : experts) sum += std::max(0.0f, in_.weight_row(t)[static_cast<size_t>(e)]);
+      return sum;
+    };
+    const double own = mass(row_of(chosen_, t));
+    if (!applied(t) || norm_ == "model" || norm_ == "final") return 1;
+    if (norm_ == "none") return own;
+    const size_t best = norm_ == "topk" ? static_cast<size_t>(case_.top_k) : std::stoul(norm_);
+    const double reference = mass(oracle::first(oracle::ranked(in_, t), best));
+    return reference > 0 ? own / reference : 1;
+  }
+
   void weights() {
     std::vector<float> w(static_cast<size_t>(chosen_.size()));
     finish_weights(Scoring{}, case_.n_experts, case_.weight, chosen_, w);
@@ -176,10 +193,11 @@ class Checker {
       }
       const auto n = static_cast<double>(chosen_.row(t).size());
       expect(sane, "C1", fmt::format("row {} has a weight that is not finite or negative", t));
-      // n float32 additions and one division per slot: at most n half-ulp errors each.
-      const double bound = n * std::numeric_limits<float>::epsilon();
+      // At most n float32 additions here, as many in the divisor, and one division per slot: half-ulp errors each.
+      const double wanted = wanted_sum(t), terms = n + (norm_ == "model" ? 0 : case_.n_experts);
+      const double bound = terms * wanted * std::numeric_limits<float>::epsilon();
       if (n > 0)
-        expect(std::fabs(sum - 1) <= bound, "P7", fmt::format("C6: row {} has weights that sum to {}", t, sum));
+        expect(std::fabs(sum - wanted) <= bound, "P7", fmt::format("C6: row {} has weights that sum to {}", t, sum));
     }
   }
 
@@ -408,7 +426,8 @@ class Checker {
   }
 
   void relabel() {
-    if (p_ < 1 || has_ties()) return;  // with p < 1 the order of a sum over experts is part of the definition
+    if (p_ < 1 || declared_.ids_decide || has_ties())
+      return;  // with p < 1 the order of a sum over experts is part of the definition
     std::vector<int> label(static_cast<size_t>(case_.n_experts));
     std::iota(label.begin(), label.end(), 0);
     std::shuffle(label.begin(), label.end(), rng_);
@@ -435,6 +454,7 @@ class Checker {
   RouterInput in_;
   Rng rng_;
   int k0_ = 0, k_max_ = 0, max_p_ = 0, min_batch_ = 1;
+  std::string norm_;
   double p_ = 1;
   Scratch scratch_;
   Selection chosen_;

@@ -7,46 +7,18 @@
 
 #include "base/error.h"
 #include "routing/cases_test_util.h"
-#include "routing/policy.h"
+#include "routing/policy_run_test_util.h"
 #include "routing/scoring.h"
 
 namespace carpool {
 namespace {
 
 using test::Case;
-using Rows = std::vector<std::vector<int>>;
-
-struct Outcome {
-  Rows rows;
-  std::vector<std::string> reasons;
-};
-
-Outcome run(const std::string& spec, const Case& c) {
-  const auto policy = make_policy(spec);
-  policy->check(c.n_experts, c.top_k);
-  Scratch scratch;
-  Selection chosen;
-  policy->select(c.input(), scratch, chosen);
-  Outcome outcome;
-  for (int t = 0; t < chosen.rows(); ++t) {
-    outcome.rows.emplace_back(chosen.row(t).begin(), chosen.row(t).end());
-    outcome.reasons.emplace_back(name(chosen.reason(t)));
-  }
-  return outcome;
-}
-
-Case with_scores(int top_k, const std::vector<std::vector<float>>& scores) {
-  Case c{static_cast<int>(scores[0].size()), top_k, {}, {}, {}};
-  for (const auto& row : scores) c.add_row(row, row);
-  return c;
-}
-
-// Three tokens, eight experts, K = 3: softmax scores small enough to route by hand.
-Case hand_checked() {
-  return with_scores(3, {{.30f, .25f, .15f, .10f, .08f, .06f, .04f, .02f},
-                         {.05f, .40f, .02f, .03f, .30f, .10f, .06f, .04f},
-                         {.10f, .05f, .10f, .35f, .05f, .20f, .10f, .05f}});
-}
+using test::hand_checked;
+using test::Outcome;
+using test::Rows;
+using test::run;
+using test::with_scores;
 
 // Base sets of k0 = 1: {0}, {0} in group 0, {3} in group 1.
 Case two_groups() {
@@ -231,6 +203,65 @@ TEST(Oea, ItKnowsWhenItIsPlain) {
   EXPECT_FALSE(make_policy("oea:k0=3")->is_plain(4));
   EXPECT_FALSE(make_policy("oea:k0=4,k_max=5")->is_plain(4));
   EXPECT_FALSE(make_policy("oea:k0=4,p=0.5")->is_plain(4));
+}
+
+// Unions of the hand-checked rows: 3, 5 and 6 experts for k0 = 1, 2, 3.
+TEST(Oea, AutoTakesTheLargestK0WhoseUnionTheTargetHolds) {
+  const Case c = hand_checked();
+  const auto rows_of = [&](const std::string& spec) { return run(spec, c).rows; };
+  EXPECT_EQ(rows_of("oea:k0=auto,t=3"), rows_of("oea:k0=1"));
+  EXPECT_EQ(rows_of("oea:k0=auto,t=4"), rows_of("oea:k0=1"));
+  EXPECT_EQ(rows_of("oea:k0=auto,t=5"), rows_of("oea:k0=2"));
+  EXPECT_EQ(rows_of("oea:k0=auto,t=50%"), rows_of("oea:k0=1")) << "3 of 6";
+  EXPECT_EQ(rows_of("oea:k0=auto,t=80%"), rows_of("oea:k0=2")) << "4.8 of 6 is rounded up";
+  const auto plain = run("oea:k0=auto,t=6", c);
+  EXPECT_EQ(plain.rows, rows_of("topk"));
+  EXPECT_EQ(plain.reasons, std::vector<std::string>(3, "budget"));
+  EXPECT_EQ(rows_of("oea:k0=auto,t=1"), rows_of("oea:k0=1")) << "a target below the smallest union gets that union";
+}
+
+TEST(Oea, AutoFindsEachGroupItsOwn) {
+  Case c = hand_checked();
+  for (const TokenInfo& token : hand_checked().tokens) {
+    const int t = c.rows() - 3;
+    c.add_row_of(c, t);
+    c.tokens.back() = token;
+    c.tokens.back().group = 1;
+  }
+  c.add_row({8, 7, 6, 5, 4, 3, 2, 1}, {8, 7, 6, 5, 4, 3, 2, 1}, {Phase::kDecode, false, 1});  // {0} {0 1} {0 1 2}
+  EXPECT_EQ(run("oea:k0=auto,t=5", c).rows[3], (std::vector<int>{0, 1, 3})) << "{0 1 3 4 5} with the best two";
+  c.tokens.back().group = 0;
+  EXPECT_EQ(run("oea:k0=auto,t=5", c).rows[0], (std::vector<int>{0, 1, 3}));
+}
+
+TEST(Oea, AutoAndItsTargetNeedEachOther) {
+  EXPECT_THROW(make_policy("oea:k0=auto"), Error);
+  EXPECT_THROW(make_policy("oea:k0=2,t=5"), Error);
+}
+
+TEST(Oea, AFloorKeepsOutExpertsOfLittleWeight) {
+  const Case c = hand_checked();
+  EXPECT_EQ(run("oea:k0=1", c).rows, (Rows{{0, 1, 3}, {1, 0, 3}, {3, 0, 1}}));
+  EXPECT_EQ(run("oea:k0=1,floor=0.3", c).rows, (Rows{{0, 1, 3}, {1}, {3}})) << ".1/.3, .05/.4 and .1/.35 of the best";
+  EXPECT_EQ(run("oea:k0=1,floor=0.28", c).rows, (Rows{{0, 1, 3}, {1}, {3, 0}}));
+}
+
+TEST(Oea, AFloorNeverCutsTheBaseSet) {
+  Case c = with_scores(3, {{4, 3, 2, 1}, {1, 2, 3, 4}});
+  std::fill(c.weight.begin(), c.weight.end(), 0.0f);
+  c.weight[0] = c.weight[7] = 1;
+  EXPECT_EQ(run("oea:k0=2,floor=1", c).rows[0].front(), 0);
+  EXPECT_GE(run("oea:k0=2,floor=1", c).rows[0].size(), 2u);
+}
+
+TEST(Oea, TheNormSaysWhatWeightsAreDividedBy) {
+  const Case c = hand_checked();
+  const auto divisor = [&](const std::string& norm) { return run("oea:k0=1,norm=" + norm, c).divisors[1]; };
+  EXPECT_EQ(divisor("model"), 0);
+  EXPECT_FLOAT_EQ(divisor("final"), .40f + .05f + .03f);
+  EXPECT_FLOAT_EQ(divisor("topk"), .40f + .30f + .10f);
+  EXPECT_FLOAT_EQ(divisor("4"), .40f + .30f + .10f + .06f);
+  EXPECT_EQ(divisor("none"), 1);
 }
 
 }  // namespace

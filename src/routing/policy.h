@@ -23,6 +23,7 @@ struct PolicyProperties {
   bool fills_union = false;    // an applied row is its k_max best of all experts that applied rows of its group use
   bool batch_free = false;     // a row's choice depends on that row alone
   bool may_repeat = false;     // an expert may occur twice in a row
+  bool ids_decide = false;     // experts of equal standing in the group, not only in a row, are told apart by their ids
   bool at_most_plain = false;  // never more distinct experts than plain routing of the same rows
 };
 

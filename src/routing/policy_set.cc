@@ -16,6 +16,7 @@ PolicyProperties common_properties(const std::vector<const Policy*>& policies) {
   for (const Policy* policy : policies) {
     common.batch_free = common.batch_free && policy->properties().batch_free;
     common.may_repeat = common.may_repeat || policy->properties().may_repeat;
+    common.ids_decide = common.ids_decide || policy->properties().ids_decide;
   }
   return common;
 }
@@ -58,7 +59,7 @@ void PolicySet::select(const RouterInput& in, Scratch& scratch, Selection& out) 
     }
     const Selection& part = scratch.parts[static_cast<size_t>(p)];
     for (const int expert : part.row(t)) out.push(expert);
-    out.end_row(part.reason(t));
+    out.end_row(part.reason(t), part.divisor(t));
   }
 }
 

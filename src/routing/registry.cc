@@ -104,6 +104,19 @@ int Arguments::required_integer(std::string_view key, int low, int high) {
   return *i;
 }
 
+std::optional<int> Arguments::required_integer_or(std::string_view key, std::string_view word, int low, int high) {
+  const std::string& value = required(key);
+  if (value == word) {
+    note(key, value);
+    return std::nullopt;
+  }
+  const size_t sign = value.starts_with('-') ? 1 : 0;
+  if (value.size() == sign || value.find_first_not_of("0123456789", sign) != std::string::npos) {
+    fail(fmt::format("argument \"{}\" must be an integer or {}, got \"{}\"", key, word, escape(value)));
+  }
+  return required_integer(key, low, high);
+}
+
 int Arguments::integer(std::string_view key, int fallback, int low, int high) {
   const std::string* value = take(key);
   const int i = value ? parse_integer(key, *value, low, high) : fallback;
@@ -119,18 +132,106 @@ std::optional<int> Arguments::optional_integer(std::string_view key, int low, in
   return i;
 }
 
+double Arguments::parse_number(std::string_view key, const std::string& value) const {
+  double d = 0;
+  const char* end = value.data() + value.size();
+  const auto [stop, error] = std::from_chars(value.data(), end, d);
+  if (error != std::errc() || stop != end || !std::isfinite(d)) {
+    fail(fmt::format("argument \"{}\" must be a finite number, got \"{}\"", key, escape(value)));
+  }
+  return d;
+}
+
 double Arguments::number_above(std::string_view key, double fallback, double low) {
   const std::string* value = take(key);
   if (!value) return fallback;
-  double d = 0;
-  const char* end = value->data() + value->size();
-  const auto [stop, error] = std::from_chars(value->data(), end, d);
-  if (error != std::errc() || stop != end || !std::isfinite(d)) {
-    fail(fmt::format("argument \"{}\" must be a finite number, got \"{}\"", key, escape(*value)));
-  }
+  const double d = parse_number(key, *value);
   if (!(d > low)) fail(fmt::format("argument \"{}\" must be above {}, got {}", key, low, d));
   if (d != fallback) note(key, fmt::format("{}", d));
   return d;
+}
+
+const std::string& Arguments::required(std::string_view key) {
+  const std::string* value = take(key);
+  if (!value) fail(fmt::format("argument \"{}\" is required", key));
+  return *value;
+}
+
+double Arguments::required_number_above(std::string_view key, double low) {
+  const double d = parse_number(key, required(key));
+  if (!(d > low)) fail(fmt::format("argument \"{}\" must be above {}, got {}", key, low, d));
+  note(key, fmt::format("{}", d));
+  return d;
+}
+
+double Arguments::required_number(std::string_view key, double low, double high) {
+  const double d = parse_number(key, required(key));
+  if (!(d >= low && d <= high)) fail(fmt::format("argument \"{}\" must be {} to {}, got {}", key, low, high, d));
+  note(key, fmt::format("{}", d));
+  return d;
+}
+
+double Arguments::number(std::string_view key, double fallback, double low, double high) {
+  const std::string* value = take(key);
+  if (!value) return fallback;
+  const double d = parse_number(key, *value);
+  if (!(d >= low && d <= high)) fail(fmt::format("argument \"{}\" must be {} to {}, got {}", key, low, high, d));
+  if (d != fallback) note(key, fmt::format("{}", d));
+  return d;
+}
+
+std::optional<Budget> Arguments::optional_budget(std::string_view key) {
+  if (!take(key)) return std::nullopt;
+  return budget(key);
+}
+
+Budget Arguments::budget(std::string_view key) {
+  const std::string& value = required(key);
+  Budget b;
+  if (value.ends_with('%')) {
+    const double percent = parse_number(key, value.substr(0, value.size() - 1));
+    if (!(percent > 0 && percent <= 100)) {
+      fail(fmt::format("argument \"{}\" must be above 0% and at most 100%, got {}", key, escape(value)));
+    }
+    b.share = percent / 100;
+    note(key, fmt::format("{}%", percent));
+  } else {
+    b.experts = parse_integer(key, value, 1, kMaxArgument);
+    note(key, fmt::format("{}", b.experts));
+  }
+  return b;
+}
+
+Divisor Arguments::divisor(std::string_view key) {
+  using Kind = Divisor::Kind;
+  const std::string* value = take(key);
+  if (!value || *value == "model") return {};
+  note(key, *value);
+  if (*value == "final") return {Kind::kFinal, 0};
+  if (*value == "topk") return {Kind::kTopK, 0};
+  if (*value == "none") return {Kind::kNone, 0};
+  if (value->empty() || !std::all_of(value->begin(), value->end(), [](char c) { return c >= '0' && c <= '9'; })) {
+    fail(fmt::format("argument \"{}\" must be model, final, topk, none or a number, got \"{}\"", key, escape(*value)));
+  }
+  return {Kind::kBest, parse_integer(key, *value, 1, kMaxArgument)};
+}
+
+KeptExperts Arguments::kept_experts(std::string_view key) {
+  KeptExperts kept;
+  const std::string* value = take(key);
+  if (!value || *value == "none") return kept;
+  note(key, *value);
+  for (size_t at = 0; at <= value->size();) {
+    const size_t plus = std::min(value->find('+', at), value->size());
+    const std::string item = value->substr(at, plus - at);
+    const size_t dot = item.find('.');
+    KeptExperts::One one;
+    if (dot != std::string::npos) one.layer = parse_integer(key, item.substr(0, dot), 0, kMaxArgument);
+    one.expert = parse_integer(key, dot == std::string::npos ? item : item.substr(dot + 1), 0, kMaxArgument);
+    kept.list.push_back(one);
+    at = plus + 1;
+  }
+  return kept;
 }
 
 int Arguments::choice(std::string_view key, const std::vector<std::string>& choices) {

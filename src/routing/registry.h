@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "routing/budget.h"
 #include "routing/policy.h"
 
 namespace carpool {
@@ -26,10 +27,20 @@ class Arguments {
   Arguments(std::string policy, const std::vector<ArgumentInfo>& known, std::string_view text);
 
   int required_integer(std::string_view key, int low, int high);
+  // An integer, or `word` for nullopt.
+  std::optional<int> required_integer_or(std::string_view key, std::string_view word, int low, int high);
   int integer(std::string_view key, int fallback, int low, int high);
   // An integer whose default depends on the model (K, E): nullopt when not given.
   std::optional<int> optional_integer(std::string_view key, int low, int high);
   double number_above(std::string_view key, double fallback, double low);  // finite and > low
+  double required_number_above(std::string_view key, double low);
+  double required_number(std::string_view key, double low, double high);  // low to high
+  double number(std::string_view key, double fallback, double low, double high);
+  Budget budget(std::string_view key);  // required
+  std::optional<Budget> optional_budget(std::string_view key);
+  [[noreturn]] void fail(const std::string& what) const;  // "<policy>: <what>; its arguments are ..."
+  Divisor divisor(std::string_view key);                  // model, final, topk, none or a number
+  KeptExperts kept_experts(std::string_view key);         // none, or EXPERT and LAYER.EXPERT with "+"
   // Index of the value among `choices`; the first is the default.
   int choice(std::string_view key, const std::vector<std::string>& choices);
 
@@ -44,14 +55,22 @@ class Arguments {
   };
   const std::string* take(std::string_view key);
   int parse_integer(std::string_view key, const std::string& value, int low, int high) const;
+  double parse_number(std::string_view key, const std::string& value) const;  // finite
+  const std::string& required(std::string_view key);
   void note(std::string_view key, const std::string& value);
-  [[noreturn]] void fail(const std::string& what) const;  // "<policy>: <what>; its arguments are ..."
 
   std::string policy_;
   std::vector<std::string> known_;
   std::vector<Item> items_;
   std::string spec_;
 };
+
+// The description of the argument that Arguments::divisor reads as "norm".
+inline const ArgumentInfo kNormArgument = {
+    "norm",
+    "what a row's weights are divided by: model (its own rule), final (their sum), topk (that of the K best), none, or "
+    "a number of best experts",
+    "model"};
 
 struct PolicyDescription {
   std::string summary;

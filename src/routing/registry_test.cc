@@ -20,7 +20,8 @@ std::string error(const std::string& text) {
   return "accepted";
 }
 
-const char kOeaArguments[] = "; its arguments are k0, p, k_max, max_p, min_batch, max_rows, underfill, lend, guard";
+const char kOeaArguments[] =
+    "; its arguments are k0, t, p, k_max, max_p, floor, norm, min_batch, max_rows, underfill, lend, guard";
 
 TEST(Registry, ListsTheKnownPoliciesOnce) {
   std::vector<std::string> names;
@@ -63,10 +64,10 @@ TEST(Registry, EveryBadArgumentIsNamedInOneSentence) {
       {"oea:k0", "argument \"k0\" is not key=value"},
       {"oea:k0=5,", "the arguments end with a comma"},
       {"oea:,k0=5", "argument \"\" is not key=value"},
-      {"oea:k0=", "argument \"k0\" must be an integer, got \"\""},
-      {"oea:k0=five", "argument \"k0\" must be an integer, got \"five\""},
-      {"oea:k0=5.5", "argument \"k0\" must be an integer, got \"5.5\""},
-      {"oea:k0= 5", "argument \"k0\" must be an integer, got \" 5\""},
+      {"oea:k0=", "argument \"k0\" must be an integer or auto, got \"\""},
+      {"oea:k0=five", "argument \"k0\" must be an integer or auto, got \"five\""},
+      {"oea:k0=5.5", "argument \"k0\" must be an integer or auto, got \"5.5\""},
+      {"oea:k0= 5", "argument \"k0\" must be an integer or auto, got \" 5\""},
       {"oea:k0=-1", "argument \"k0\" must be 0 to 1048576, got -1"},
       {"oea:k0=99999999999999999999", "argument \"k0\" must be 0 to 1048576, got 99999999999999999999"},
       {"oea:k0=1,k_max=0", "argument \"k_max\" must be 1 to 1048576, got 0"},

@@ -96,10 +96,10 @@ void score_row(const Scoring& scoring, std::span<const float> logits, std::span<
 }
 
 // Weights of one row. Entries of `mix` that no score() writes (NaN, negative, inf) are tolerated: the first two weigh
-// 0, infinite ones share the row.
-void weigh_row(const Scoring& scoring, std::span<const float> mix, std::span<const int> experts,
+// 0, infinite ones share the row. `divisor` > 0 stands in for the sum over the row.
+void weigh_row(const Scoring& scoring, std::span<const float> mix, std::span<const int> experts, float divisor,
                std::span<float> weights) {
-  const bool divide = scoring.renormalize || scoring.kind == Scoring::Kind::kSoftmaxTopk;
+  const bool divide = divisor > 0 || scoring.renormalize || scoring.kind == Scoring::Kind::kSoftmaxTopk;
   float sum = 0;
   for (size_t i = 0; i < experts.size(); ++i) {
     const float m = mix[static_cast<size_t>(experts[i])];
@@ -110,6 +110,7 @@ void weigh_row(const Scoring& scoring, std::span<const float> mix, std::span<con
     sum = 0;
     for (float& w : weights) sum += w = w == kInf ? 1.0f : 0.0f;
   }
+  if (divisor > 0) sum = divisor;
   for (float& w : weights) {
     if (divide) w = sum > 0 ? w / sum : 1.0f / static_cast<float>(experts.size());
     w *= scoring.routed_scaling_factor;
@@ -168,7 +169,7 @@ void finish_weights(const Scoring& scoring, int n_experts, std::span<const float
     const std::span<const int> row = chosen.row(t);
     if (row.empty()) continue;
     const auto width = static_cast<size_t>(n_experts);
-    weigh_row(scoring, mix.subspan(static_cast<size_t>(t) * width, width), row,
+    weigh_row(scoring, mix.subspan(static_cast<size_t>(t) * width, width), row, chosen.divisor(t),
               weights.subspan(static_cast<size_t>(chosen.begin(t)), row.size()));
   }
 }

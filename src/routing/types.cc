@@ -21,6 +21,8 @@ const char* name(PlainReason reason) {
       return "max_rows";
     case PlainReason::kUnion:
       return "union";
+    case PlainReason::kBudget:
+      return "budget";
   }
   return "unknown";
 }
@@ -29,9 +31,11 @@ void Selection::start(int rows, int max_per_row) {
   experts_.clear();
   offsets_.clear();
   reasons_.clear();
+  divisors_.clear();
   experts_.reserve(static_cast<size_t>(rows) * static_cast<size_t>(std::max(0, max_per_row)));
   offsets_.reserve(static_cast<size_t>(rows) + 1);
   reasons_.reserve(static_cast<size_t>(rows));
+  divisors_.reserve(static_cast<size_t>(rows));
   offsets_.push_back(0);
 }
 

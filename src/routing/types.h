@@ -47,9 +47,11 @@ enum class PlainReason : uint8_t {
   kMinBatch,  // fewer eligible rows in the group than min_batch
   kMaxRows,   // more rows in the step than max_rows
   kUnion,     // the union guard: fewer experts in the union than K
+  kBudget,    // the budget guard: plain routing loads no more experts than the policy may
 };
-inline constexpr int kPlainReasons = 7;
-const char* name(PlainReason reason);  // "applied", "policy", "isolated", "phase", "min_batch", "max_rows", "union"
+inline constexpr int kPlainReasons = 8;
+// "applied", "policy", "isolated", "phase", "min_batch", "max_rows", "union", "budget"
+const char* name(PlainReason reason);
 
 // Which experts each row uses: compressed rows, best first. Rows may have different counts; pads have none.
 class Selection {
@@ -58,9 +60,11 @@ class Selection {
   // the largest batch has been seen.
   void start(int rows, int max_per_row);
   void push(int expert) { experts_.push_back(expert); }
-  void end_row(PlainReason reason) {
+  // `divisor` > 0: the row's weight scores are divided by it instead of what the model's rule divides them by.
+  void end_row(PlainReason reason, float divisor = 0) {
     offsets_.push_back(static_cast<int>(experts_.size()));
     reasons_.push_back(reason);
+    divisors_.push_back(divisor);
   }
 
   int rows() const { return static_cast<int>(reasons_.size()); }
@@ -72,11 +76,13 @@ class Selection {
   }
   std::span<const int> experts() const { return experts_; }  // all slots, row after row
   PlainReason reason(int row) const { return reasons_[static_cast<size_t>(row)]; }
+  float divisor(int row) const { return divisors_[static_cast<size_t>(row)]; }
 
  private:
   std::vector<int> experts_;
   std::vector<int> offsets_;
   std::vector<PlainReason> reasons_;
+  std::vector<float> divisors_;
 };
 
 // Memory that policies and counters reuse from step to step; grows to the largest batch and stays. What each member
@@ -86,8 +92,11 @@ struct Scratch {
   std::vector<int> groups;           // [G] distinct groups of the step, ascending (scope.h)
   std::vector<int> group_of_row;     // [T] index into groups; -1 for pads
   std::vector<int> group_rows;       // [G] rows of the group that the policy may re-route
+  std::vector<int> group_k0;         // [G] the size of base sets, where a policy finds it for itself (oea.cc)
   std::vector<PlainReason> verdict;  // [G] why the whole group stays plain, or kApplied
   std::vector<uint64_t> sets;        // [G, words] expert sets, one bit per expert
+  std::vector<int64_t> votes;        // [G, E] what the rows of a group say for an expert (pool.h)
+  std::vector<int> candidates;       // [E] experts in the order of their votes (pool.h)
   std::vector<int64_t> parties;      // distinct (policy, group) pairs of the step, ascending (counters.cc)
   std::vector<TokenInfo> tokens;     // [T] the rows as one of several policies sees them (policy_set.cc)
   std::vector<Selection> parts;      // [policies] what each of several policies chose (policy_set.cc)
