@@ -4,15 +4,15 @@
 // the chunk it came in, nor on its neighbours, nor on how work is cut. Positions 0..own are cut into spans of 512,
 // spans into tiles of 64, tiles into blocks of 16 (tensor/kv_block.h). For one query:
 //   score     of a position: one chain of fused multiply-adds over the elements of q * scale and the key, ascending
-//   tile      its largest score raises the running maximum; what was summed before is scaled by e^(old - new); e^(score
-//   -
-//             maximum) is added to one of 16 sums (position mod 16), ascending; values are added one position after
-//             the other, each element in a chain of its own
+//   tile      its largest score raises the running maximum; what was summed before is scaled by e^(old - new);
+//             e^(score - maximum) is added to one of 16 sums (position mod 16), ascending; values are added one
+//             position after the other, each element in a chain of its own
 //   span      starts from nothing; its 16 sums are added in a fixed tree when it ends
-//   row       spans are merged in ascending order, and the result is divided by the sum
-// Positions past a row's own are not multiplied by zero but left out, whatever shares the tile. Which queries share a
-// register block, a tile or a task never enters. The scalar table does the same in its
-// own words; only its exponential differs in the last bits.
+//   row       spans are merged in ascending order, a sink joins the sum, and the result is divided by it
+// Positions past a row's own, or before its window, are not multiplied by zero but left out, whatever shares the tile;
+// a row starts in the first span it sees. Which queries share a register block, a tile or a task never enters. The
+// scalar table does the same in its own words; only its exponential differs in the last bits.
+// An indexer's score of a position needs no exponential and has the same bits in every table.
 #pragma once
 
 #include <cstddef>
@@ -33,8 +33,11 @@ struct AttentionTile {
   int rows = 0;
   int heads = 0;
   int first = 0;
+  int window = 0;  // positions a row sees, itself included; 0 = all before it
   int head_dim = 0;
-  float scale = 0;  // of q.k
+  int value_dim = 0;
+  bool values_in_keys = false;  // a value is the start of its key
+  float scale = 0;              // of q.k
   KvFormat format = KvFormat::kF32;
   const int* blocks = nullptr;      // the sequence's block ids
   const std::byte* base = nullptr;  // this kv head's part of block 0
@@ -45,24 +48,34 @@ struct AttentionTile {
 
 // What is known of a query after some spans: [0] the largest score, [1] the sum of exponentials below it, [16...) the
 // weighted sum of values. Floats; a multiple of 16.
-constexpr size_t attention_record(int head_dim) { return 16 + (static_cast<size_t>(head_dim) + 15) / 16 * 16; }
+constexpr size_t attention_record(int value_dim) { return 16 + (static_cast<size_t>(value_dim) + 15) / 16 * 16; }
 
-// Floats of scratch memory that span() needs for so many queries.
-constexpr size_t attention_scratch(int queries, int head_dim) {
+// Floats of scratch memory that span() and index() need for so many queries.
+constexpr size_t attention_scratch(int queries, int head_dim, int value_dim) {
   const size_t elements = (static_cast<size_t>(head_dim) + 15) / 16 * 16;
-  return static_cast<size_t>(queries) * (elements + kAttentionTile + 32) + 2 * kAttentionTile * elements;
+  const size_t value_elements = (static_cast<size_t>(value_dim) + 15) / 16 * 16;
+  return static_cast<size_t>(queries) * (elements + kAttentionTile + 32) + kAttentionTile * (elements + value_elements);
 }
 
 struct AttentionKernels {
-  // Rotates one head in place: pairs (i, i + half) turn by the angle whose cosine and sine are cos[i], sin[i].
-  void (*rotate)(float* head, const float* cos, const float* sin, int half) = nullptr;
+  // Rotates 2 * half elements in place: pairs (i, i + half) turn by the angle whose cosine and sine are cos[i], sin[i].
+  void (*rotate)(float* x, const float* cos, const float* sin, int half) = nullptr;
+  // The same with pairs (2 i, 2 i + 1).
+  void (*rotate_pairs)(float* x, const float* cos, const float* sin, int half) = nullptr;
   // Positions [span * 512, span * 512 + 512) into one record per query, records[query * attention_record]. Records of
-  // rows that end before the span are left alone.
+  // rows that see none of them are left alone.
   void (*span)(const AttentionTile& tile, int span, float* records) = nullptr;
   // total = total and `later` together; both records hold at least one position.
-  void (*merge)(float* total, const float* later, int head_dim) = nullptr;
-  // out[0..head_dim) = the attention of a complete record.
-  void (*finish)(const float* total, float* out, int head_dim) = nullptr;
+  void (*merge)(float* total, const float* later, int value_dim) = nullptr;
+  // out[0..value_dim) = the attention of a complete record. A sink, which may be null, is a further score without
+  // value.
+  void (*finish)(const float* total, const float* sink, float* out, int value_dim) = nullptr;
+  // An indexer's scores of the positions of a span that each row sees: out[row * out_stride + i] of position
+  // span * 512 + i = sum over heads h, ascending and fused, of weights[row * weight_stride + h] * max(0, score); NaN
+  // stays. Windows and values are not looked at; what stands behind a row's own position up to the next multiple of 16
+  // is overwritten.
+  void (*index)(const AttentionTile& tile, const float* weights, int64_t weight_stride, int span, float* out,
+                int64_t out_stride) = nullptr;
 };
 
 }  // namespace carpool

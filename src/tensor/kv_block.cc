@@ -99,6 +99,23 @@ void load_part(KvFormat format, const std::byte* part, int n, int slot, float* x
   }
 }
 
+// Rows of 16 positions: one column of `from` becomes one of `to`.
+template <class T>
+void copy_column(const std::byte* from, int from_slot, std::byte* to, int to_slot, int rows) {
+  const T* in = reinterpret_cast<const T*>(from) + from_slot;
+  T* out = reinterpret_cast<T*>(to) + to_slot;
+  for (size_t i = 0; i < static_cast<size_t>(rows) * kKvPositions; i += kKvPositions) out[i] = in[i];
+}
+
+size_t element_bytes(KvFormat format) {
+  return format == KvFormat::kF32 ? sizeof(float) : format == KvFormat::kBF16 ? sizeof(uint16_t) : 1;
+}
+
+size_t scale_bytes(KvFormat format, int n) {
+  return format == KvFormat::kQ8 ? static_cast<size_t>(ceil_div(n, kKvScaleGroup)) * kKvPositions * sizeof(uint16_t)
+                                 : 0;
+}
+
 }  // namespace
 
 std::string_view name(KvFormat format) {
@@ -139,6 +156,25 @@ void KvBlock::load(const std::byte* block, int slot, float* key, float* value) c
     std::copy_n(key, value_dim, value);
   } else {
     load_part(format, block + value_offset, value_dim, slot, value, value_at);
+  }
+}
+
+void KvBlock::copy(const std::byte* from, int from_slot, std::byte* to, int to_slot) const {
+  const size_t scales = scale_bytes(format, head_dim);
+  if (format == KvFormat::kF32) copy_column<uint32_t>(from, from_slot, to, to_slot, head_dim);
+  if (format == KvFormat::kBF16) copy_column<uint16_t>(from, from_slot, to, to_slot, head_dim);
+  if (format == KvFormat::kQ8) {
+    copy_column<uint16_t>(from, from_slot, to, to_slot, ceil_div(head_dim, kKvScaleGroup));
+    copy_column<uint8_t>(from + scales, from_slot, to + scales, to_slot, head_dim);
+  }
+  if (!has_values()) return;
+  from += value_offset;
+  to += value_offset;
+  const size_t skipped = scale_bytes(format, value_dim), size = element_bytes(format);
+  if (skipped != 0) copy_column<uint16_t>(from, from_slot, to, to_slot, ceil_div(value_dim, kKvScaleGroup));
+  for (int c = 0; c * kKvChunk < value_dim; ++c) {
+    std::memcpy(to + skipped + size * value_at(c * kKvChunk, to_slot),
+                from + skipped + size * value_at(c * kKvChunk, from_slot), size * kKvChunk);
   }
 }
 

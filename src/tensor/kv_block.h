@@ -47,8 +47,9 @@ struct KvBlock {
   void store(std::byte* block, int slot, const float* key, const float* value) const;
   // Reads them back as the numbers that attention must compute with. `value` may be null.
   void load(const std::byte* block, int slot, float* key, float* value) const;
+  // Key and value of a position as they are stored, from one block to a slot of another.
+  void copy(const std::byte* from, int from_slot, std::byte* to, int to_slot) const;
 
- private:
   bool has_values() const { return value_dim > 0 && !values_in_keys; }
 };
 

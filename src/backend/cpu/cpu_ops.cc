@@ -144,15 +144,22 @@ void CpuOps::matmul_heads(Matrix x, int x_step, const PanelView& w, int heads, M
   }
   const PanelKernel kernel = kernels_.product_float[static_cast<size_t>(w.format)];
   const double work = static_cast<double>(x.rows) * static_cast<double>(w.rows) * static_cast<double>(w.cols);
-  run(heads, work, [&](int h, int id) {
+  // Tasks are tiles of one head's panels, as even as they come.
+  const auto fit = std::max<int64_t>(1, kTileBytes / static_cast<int64_t>(w.panel_bytes()));
+  const int64_t wanted = (int64_t{kTasksPerThread} * pool_.size() + heads - 1) / heads;
+  const int64_t tiles = std::min(panels, std::max((panels + fit - 1) / fit, wanted));
+  const auto begin = [&](int task) { return task / tiles * panels + task % tiles * panels / tiles; };
+  const int tasks = static_cast<int>(heads * tiles);
+  run(tasks, work, [&](int task, int id) {
     Worker& mine = workers_[static_cast<size_t>(id)];
+    const int64_t h = task / tiles;
     for (int t = 0; t < x.rows; ++t) {
-      mine.inputs[static_cast<size_t>(t)] = x.row(t) + h * int64_t{x_step};
-      mine.outputs[static_cast<size_t>(t)] = out.row(t) + h * int64_t{out_step};
+      mine.inputs[static_cast<size_t>(t)] = x.row(t) + h * x_step;
+      mine.outputs[static_cast<size_t>(t)] = out.row(t) + h * out_step + kPanelRows * (begin(task) - h * panels);
     }
-    const int after = h + pool_.size();
-    kernel({mine.inputs.data(), x.rows, &w, h * panels, (h + 1) * panels, mine.outputs.data(),
-            after < heads ? w.panel(after * panels) : nullptr});
+    const int after = task + pool_.size();
+    kernel({mine.inputs.data(), x.rows, &w, begin(task), begin(task + 1), mine.outputs.data(),
+            after < tasks ? w.panel(begin(after)) : nullptr});
   });
 }
 

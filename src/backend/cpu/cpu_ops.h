@@ -2,8 +2,9 @@
 //
 // Every output element is computed wholly by one task with a fixed order of sums, so results do not depend on the
 // thread count, on how work is cut, or on who shares the batch. Scratch memory grows to the largest batch and longest
-// context seen and stays. Files: cpu_ops.cc (dense operations), attention.cc (KV store and attention), experts.cc
-// (SwiGLU blocks, routed and dense). Does not know models, layers or policies.
+// context seen and stays. Files: cpu_ops.cc (dense operations), attention.cc (KV store and attention), indexer.cc
+// (positions of sparse attention), experts.cc (SwiGLU blocks, routed and dense). Does not know models, layers or
+// policies.
 #pragma once
 
 #include <cstddef>
@@ -81,16 +82,27 @@ class CpuOps final : public Ops {
   void down(const ExpertWeights& e, Matrix out);
   void down_tile(const ExpertWeights& e, int64_t begin, int64_t end, Matrix out, const void* next, int worker);
 
-  // Rows that one attention task takes; see attention.cc.
+  // Rows that one attention task takes: consecutive ones of a sequence, or one with chosen positions, which counts
+  // those instead.
   struct Piece {
     int row = 0, rows = 0;
-    int spans = 0;
-    int unit = 0;  // spans of the pieces before this one
+    int chosen = 0;          // positions; 0 = all
+    int unseen = 0;          // positions before the first row's window
+    int begin = 0, end = 0;  // spans
+    int unit = 0;            // spans of the pieces before this one
+  };
+  struct RowRange {
+    int begin, end;
   };
   struct AttentionJob;
-  void cut_rows(const RowPlaces& places, int heads);
+  // Adds row t to the last of `pieces_`, if it follows there and that has fewer than `most` rows.
+  bool extend_piece(const RowPlaces& places, int t, int most);
+  int number_pieces();  // fills in `unit`, returns all spans
+  int cut_rows(const AttentionJob& job);
   void attention_by_piece(const AttentionJob& job, double work);
   void attention_by_span(const AttentionJob& job, int spans, double work);
+  struct IndexJob;
+  void score_positions(const IndexJob& job, RowRange rows);
 
   ThreadPool pool_;
   const Kernels& kernels_;
@@ -113,6 +125,7 @@ class CpuOps final : public Ops {
   std::vector<Piece> pieces_;             // of the rows of an attention
   std::vector<float> attention_scratch_;  // per worker
   std::vector<float> attention_records_;  // per task and span, when spans are tasks
+  std::vector<float> index_scores_;       // per row and position
 };
 
 }  // namespace carpool

@@ -156,6 +156,79 @@ TEST_P(DenseOps, RmsNormAgreesWithDoublePrecisionAndRowsAreIndependent) {
   }
 }
 
+// Mean and variance are sums in double, so what counts is the difference from the mean, the product and the sum.
+TEST_P(DenseOps, LayerNormAgreesWithDoublePrecisionAndRowsAreIndependent) {
+  for (const auto& [rows, d] : {std::pair(1, 1), std::pair(3, 5), std::pair(30, 601)}) {
+    Rows x(rows, d, 11, 3), out(rows, d, 12), alone(1, d, 13);
+    for (float& value : x.data) value += 3.0f;  // a mean that is not near zero
+    const std::vector<float> weight = random_values(static_cast<size_t>(d), 14),
+                             bias = random_values(static_cast<size_t>(d), 15);
+    ops_->layer_norm(x.matrix(), weight, bias, 1e-3f, out.matrix());
+    for (int t = 0; t < rows; ++t) {
+      double mean = 0, squares = 0;
+      for (int c = 0; c < d; ++c) mean += x.at(t, c) / static_cast<double>(d);
+      for (int c = 0; c < d; ++c) squares += (x.at(t, c) - mean) * (x.at(t, c) - mean);
+      for (int c = 0; c < d; ++c) {
+        const auto i = static_cast<size_t>(c);
+        const double scaled = (x.at(t, c) - mean) / std::sqrt(squares / d + static_cast<double>(1e-3f)) * weight[i];
+        EXPECT_NEAR(out.at(t, c), scaled + bias[i], 4 * kUnit * (std::fabs(scaled) + std::fabs(bias[i])));
+      }
+      ops_->layer_norm(x.slice(t, 1), weight, bias, 1e-3f, alone.matrix());
+      EXPECT_TRUE(same_bits(alone.row(0), out.row(t), d)) << t;
+    }
+    ops_->layer_norm(x.matrix(), weight, bias, 1e-3f, x.matrix());
+    for (int t = 0; t < rows; ++t) EXPECT_TRUE(same_bits(x.row(t), out.row(t), d)) << "in place";
+  }
+}
+
+TEST_P(DenseOps, MatmulHeadsMultipliesEachHeadWithItsOwnRows) {
+  for (const Format format : all_formats()) {
+    const int k = fitting_columns(format, 45, 64, 256);
+    for (const auto& [rows, heads, r] :
+         {std::tuple(1, 1, 16), std::tuple(3, 2, 320), std::tuple(9, 5, 32), std::tuple(20, 16, 16)}) {
+      // Heads stand apart in x, and each reads past the part that only it is there for.
+      const int x_step = k + 3, out_step = r + 2;
+      const Weight w(format, heads * r, k, 5);
+      Rows x(rows, heads * x_step, 3, 2), out(rows, heads * out_step, 4, 1), alone(1, heads * out_step, 6);
+      const Rows before = out;
+      ops_->matmul_heads(x.matrix(), x_step, w.panels, heads, out.matrix(), out_step);
+      for (int t = 0; t < rows; ++t) {
+        for (int h = 0; h < heads; ++h) {
+          for (int i = 0; i < r; ++i) {
+            double sum = 0, absolute = 0;
+            for (int c = 0; c < k; ++c) {
+              const double term = static_cast<double>(x.at(t, h * x_step + c)) * w.at(h * r + i, c);
+              sum += term;
+              absolute += std::fabs(term);
+            }
+            ASSERT_NEAR(out.at(t, h * out_step + i), sum, sum_bound(k, absolute)) << info(format).name << " " << h;
+          }
+          for (int i = r; i < out_step; ++i) {
+            ASSERT_EQ(out.at(t, h * out_step + i), before.at(t, h * out_step + i)) << "between heads";
+          }
+        }
+        alone = Rows(1, heads * out_step, 4);
+        ops_->matmul_heads(x.slice(t, 1), x_step, w.panels, heads, alone.matrix(), out_step);
+        for (int h = 0; h < heads; ++h) {
+          ASSERT_TRUE(same_bits(alone.row(0) + h * out_step, out.row(t) + h * out_step, r)) << info(format).name;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(DenseOps, AddBiasIsExactlyTheFloatSumAndNoneIsNothing) {
+  Rows x(40, 515, 15, 1);
+  const Rows before = x;
+  const std::vector<float> bias = random_values(515, 16);
+  ops_->add_bias(x.matrix(), {});
+  EXPECT_EQ(x.data, before.data);
+  ops_->add_bias(x.matrix(), bias);
+  for (int t = 0; t < 40; ++t) {
+    for (int c = 0; c < 515; ++c) ASSERT_EQ(x.at(t, c), before.at(t, c) + bias[static_cast<size_t>(c)]);
+  }
+}
+
 TEST_P(DenseOps, AddIsExactlyTheFloatSum) {
   Rows x(40, 515, 15, 1), out(40, 515, 16, 2);
   const Rows before = out;

@@ -2,25 +2,22 @@
 // not depend on its neighbours; and a repeated step allocates nothing.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <new>
 
 #include "backend/cpu/test_data.h"
 
-namespace {
-std::atomic<int64_t> allocations{0};
-}
+std::atomic<int64_t> carpool::test::allocations{0};
 
 // Counts every allocation of the test program. Kept out of line: seen through, malloc and delete look mismatched.
 [[gnu::noinline]] void* operator new(size_t bytes) {
-  ++allocations;
+  ++carpool::test::allocations;
   if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
   throw std::bad_alloc();
 }
 [[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
-  ++allocations;
+  ++carpool::test::allocations;
   return std::malloc(bytes == 0 ? 1 : bytes);
 }
 [[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
@@ -46,10 +43,28 @@ struct Layer {
       down.push_back(weights.back().panels);
     }
   }
-  ExpertWeights experts() const { return {gate_up, down}; }
+  ExpertWeights experts() const { return {gate_up, down, gate_up_bias, down_bias, activation, limit}; }
+  // Of every output; in the order of the panels of gate_up, 16 gates and 16 ups in turn, zeros in what fills them up.
+  void add_biases() {
+    const auto rows = static_cast<size_t>(gate_up[0].rows);
+    gate_up_bias = random_values(kE * rows, 400);
+    for (size_t i = 0; i < gate_up_bias.size(); ++i) {
+      const size_t f = i % rows / 32 * 16 + i % 16;
+      if (f >= static_cast<size_t>(hidden)) gate_up_bias[i] = 0;
+    }
+    down_bias = random_values(static_cast<size_t>(kE * width), 401);
+  }
+  // Of output f of the gate (which = 0) or up (1) matrix.
+  double gate_up_bias_of(int expert, int which, int f) const {
+    if (gate_up_bias.empty()) return 0;
+    return gate_up_bias[static_cast<size_t>(expert * gate_up[0].rows + f / 16 * 32 + which * 16 + f % 16)];
+  }
   const Weight& matrix(int expert, int which) const { return weights[static_cast<size_t>(expert * 3 + which)]; }
 
   int width, hidden;
+  std::vector<float> gate_up_bias, down_bias;
+  Activation activation = Activation::kSilu;
+  float limit = 0;
   std::vector<Weight> weights;  // moved, never copied: views point into the heap
   std::vector<GateUp> pairs;
   std::vector<PanelView> gate_up, down;
@@ -90,7 +105,23 @@ struct Bounded {
   double value = 0, bound = 0;
 };
 
-// One expert on one row, with the rounding bound carried from sum to sum. |silu'| <= 1.1.
+// g and u with their bounds to what the down projection reads. |silu'| <= 1.1 and |(g sigmoid(1.702 g))'| <= 1.1;
+// clamping moves nothing apart.
+Bounded activated(const Layer& layer, const Bounded& g, const Bounded& u) {
+  if (layer.activation == Activation::kSilu) {
+    const double silu = g.value / (1 + std::exp(-g.value)), value = silu * u.value;
+    return {value,
+            1.1 * g.bound * (std::fabs(u.value) + u.bound) + std::fabs(silu) * u.bound + 10 * kUnit * std::fabs(value)};
+  }
+  const double limit = layer.limit, gate = std::min(g.value, limit), up = std::clamp(u.value, -limit, limit) + 1;
+  const double share = gate / (1 + std::exp(-1.702 * gate)), value = share * up;
+  // The exponent is a rounded product of a rounded constant: 2 units of it, and as many more of the result.
+  const double steps = 12 + 3 * std::fabs(1.702 * gate);
+  return {value, 1.1 * g.bound * (std::fabs(up) + u.bound) + std::fabs(share) * (u.bound + kUnit * std::fabs(up)) +
+                     steps * kUnit * std::fabs(value)};
+}
+
+// One expert on one row, with the rounding bound carried from sum to sum.
 std::vector<Bounded> expert_oracle(const Layer& layer, int expert, const float* x) {
   const auto product = [&](int which, int f) {
     Bounded r;
@@ -101,16 +132,13 @@ std::vector<Bounded> expert_oracle(const Layer& layer, int expert, const float* 
       absolute += std::fabs(term);
     }
     r.bound = sum_bound(layer.width, absolute);
+    const double bias = layer.gate_up_bias_of(expert, which, f);
+    r.value += bias;
+    r.bound += bias == 0 ? 0 : kUnit * (std::fabs(r.value) + r.bound);
     return r;
   };
   std::vector<Bounded> hidden, out;
-  for (int f = 0; f < layer.hidden; ++f) {
-    const Bounded g = product(0, f), u = product(1, f);
-    const double silu = g.value / (1 + std::exp(-g.value));
-    const double value = silu * u.value;
-    hidden.push_back({value, 1.1 * g.bound * (std::fabs(u.value) + u.bound) + std::fabs(silu) * u.bound +
-                                 10 * kUnit * std::fabs(value)});
-  }
+  for (int f = 0; f < layer.hidden; ++f) hidden.push_back(activated(layer, product(0, f), product(1, f)));
   for (int d = 0; d < layer.width; ++d) {
     Bounded r;
     double absolute = 0;
@@ -121,6 +149,10 @@ std::vector<Bounded> expert_oracle(const Layer& layer, int expert, const float* 
       r.bound += std::fabs(w) * hidden[static_cast<size_t>(f)].bound;
     }
     r.bound += sum_bound(layer.hidden, absolute);
+    if (!layer.down_bias.empty()) {
+      r.value += layer.down_bias[static_cast<size_t>(expert * layer.width + d)];
+      r.bound += kUnit * (std::fabs(r.value) + r.bound);
+    }
     out.push_back(r);
   }
   return out;
@@ -192,6 +224,37 @@ TEST_P(Experts, AgreeWithANaiveLoopPerTokenInEveryFormat) {
       run(*exact, layer, x.matrix(), choice, weights, out.matrix());
       expect_near_oracle(layer, choice, weights, x, out);
       if (HasFatalFailure()) FAIL() << info(format).name << ", " << rows << " rows";
+    }
+  }
+}
+
+TEST_P(Experts, BiasesAndTheClampedActivationAgreeWithANaiveLoopAndEachChangesTheResult) {
+  const auto exact = make_cpu_ops(GetParam().threads, GetParam().isa, Activations::kFloat);
+  for (const Format format : {Format::kF32, Format::kBF16, Format::kMXFP4}) {
+    Layer layer(format);
+    const Choice choice = random_choice(21, 60);
+    const std::vector<float> weights = random_values(slots(choice), 61);
+    Rows x(21, layer.width, 62, 2), out(21, layer.width, 63, 1), before(21, layer.width, 64, 1);
+    run(*exact, layer, x.matrix(), choice, weights, before.matrix());
+    for (const int change : {0, 1, 2}) {
+      if (change == 0) layer.add_biases();
+      if (change == 1) layer.activation = Activation::kClampedSwiglu;
+      layer.limit = change == 1 ? 1e30f : 0.75f;  // which half of all gates and ups reach, or none
+      run(*exact, layer, x.matrix(), choice, weights, out.matrix());
+      expect_near_oracle(layer, choice, weights, x, out);
+      if (HasFatalFailure()) FAIL() << info(format).name << ", change " << change;
+      EXPECT_NE(out.data, before.data) << info(format).name << ", change " << change;
+      before = out;
+      for (int t = 0; t < 21; ++t) {
+        size_t first = 0;
+        for (int r = 0; r < t; ++r) first += choice[static_cast<size_t>(r)].size();
+        const Choice row = {choice[static_cast<size_t>(t)]};
+        const std::vector<float> own(weights.begin() + static_cast<int64_t>(first),
+                                     weights.begin() + static_cast<int64_t>(first + row[0].size()));
+        Rows alone(1, layer.width, 65);
+        run(*exact, layer, x.slice(t, 1), row, own, alone.matrix());
+        ASSERT_TRUE(same_bits(alone.row(0), out.row(t), layer.width)) << info(format).name << " row " << t;
+      }
     }
   }
 }

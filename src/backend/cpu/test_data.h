@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -12,6 +13,9 @@
 #include "backend/ops.h"
 
 namespace carpool::test {
+
+// Made by the test program so far; counted in experts_test.cc.
+extern std::atomic<int64_t> allocations;
 
 inline constexpr double kUnit = 0x1p-24;  // half an ulp of float32 at 1
 

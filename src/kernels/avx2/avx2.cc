@@ -265,8 +265,9 @@ constexpr int kAttentionRows = 6, kAttentionSums = 12;
 
 #include "kernels/generic/panels.inl.h"
 #include "kernels/generic/read.inl.h"
+#include "kernels/generic/transpose.inl.h"
 #include "kernels/generic/vector_math.inl.h"
-// uses the exponential
+// uses the exponential and the transposition
 #include "kernels/generic/attention.inl.h"
 
 }  // namespace

@@ -200,8 +200,9 @@ constexpr int kAttentionRows = 8, kAttentionSums = 24;
 
 #include "kernels/generic/panels.inl.h"
 #include "kernels/generic/read.inl.h"
+#include "kernels/generic/transpose.inl.h"
 #include "kernels/generic/vector_math.inl.h"
-// uses the exponential
+// uses the exponential and the transposition
 #include "kernels/generic/attention.inl.h"
 
 }  // namespace

@@ -1,10 +1,10 @@
 // Attention over the paged cache, for any instruction set. The order of sums is in kernels/attention.h.
 //
-// Included inside the anonymous namespace of an instruction set's .cc file, after its vector vocabulary and
-// vector_math.inl.h. Both products keep a block of sums in registers: queries x (blocks of 16 positions) for scores,
-// queries x (chunks of 16 elements) for the weighted sum; keys and values of a tile are widened to float32 once for all
-// queries. The instruction set gives kAttentionRows (<= 8), the most queries of a register block, and kAttentionSums,
-// the vectors that may be sums.
+// Included inside the anonymous namespace of an instruction set's .cc file, after its vector vocabulary,
+// vector_math.inl.h and transpose_chunk(). Both products keep a block of sums in registers: queries x (blocks of 16
+// positions) for scores, queries x (chunks of 16 elements) for the weighted sum; keys and values of a tile are widened
+// to float32 once for all queries. The instruction set gives kAttentionRows (<= 8), the most queries of a register
+// block, and kAttentionSums, the vectors that may be sums.
 
 namespace attention {
 
@@ -249,16 +249,18 @@ inline void widen_q8_values(const unsigned char* in, int64_t head_dim, float* ou
 struct Work {
   const AttentionTile& tile;
   int queries;
-  int64_t elements;  // head_dim rounded up to chunks
-  float* packed;     // per group of queries [head_dim][M], scaled
-  float* p;          // [queries][kTile] scores, then their exponentials
-  float* states;     // [queries][kState]
-  float* keys;       // [kTileBlocks][head_dim][16] widened
-  float* values;     // [kTileBlocks][chunks][16][16]
+  int64_t elements;        // head_dim rounded up to chunks
+  int64_t value_elements;  // value_dim rounded up to chunks
+  float* packed;           // per group of queries [head_dim][M], scaled
+  float* p;                // [queries][kTile] scores, then their exponentials
+  float* states;           // [queries][kState]
+  float* keys;             // [kTileBlocks][head_dim][16] widened
+  float* values;           // [kTileBlocks][chunks][16][16]
 };
 
 inline Work work_of(const AttentionTile& t) {
-  Work w{t, t.rows * t.heads, (t.head_dim + 15) / 16 * 16, t.scratch, nullptr, nullptr, nullptr, nullptr};
+  const int64_t elements = (t.head_dim + 15) / 16 * 16, value_elements = (t.value_dim + 15) / 16 * 16;
+  Work w{t, t.rows * t.heads, elements, value_elements, t.scratch, nullptr, nullptr, nullptr, nullptr};
   w.p = w.packed + w.queries * w.elements;
   w.states = w.p + w.queries * kTile;
   w.keys = w.states + w.queries * kState;
@@ -272,14 +274,25 @@ inline int next_group(const Work& w, int query) {
   return left < kAttentionRows ? left : kAttentionRows;
 }
 
-// Positions of the tile at `start` that a row may see.
-inline int seen(const Work& w, int row, int start) {
-  const int n = w.tile.first + row + 1 - start;
-  return n < 0 ? 0 : n < kTile ? n : kTile;
+// The first of `n` positions from `start` on that the row's window leaves, or n; and the end of those up to its own.
+// Both rise with the row.
+inline int from(const Work& w, int row, int start, int n) {
+  if (w.tile.window == 0) return 0;
+  const int before = w.tile.first + row + 1 - w.tile.window - start;
+  return before < 0 ? 0 : before < n ? before : n;
+}
+inline int until(const Work& w, int row, int start, int n) {
+  const int end = w.tile.first + row + 1 - start;
+  return end < 0 ? 0 : end < n ? end : n;
+}
+// Of a tile.
+inline int from(const Work& w, int row, int start) { return from(w, row, start, kTile); }
+inline int until(const Work& w, int row, int start) { return until(w, row, start, kTile); }
+inline bool sees_span(const Work& w, int row, int start) {
+  return from(w, row, start, kAttentionSpan) < until(w, row, start, kAttentionSpan);
 }
 
-inline void begin_span(const Work& w, float* records, int span) {
-  const int64_t stride = w.elements + 16;
+inline void pack_queries(const Work& w) {
   const int64_t head_dim = w.tile.head_dim;
   for (int query = 0; query < w.queries;) {
     const int m = next_group(w, query);
@@ -288,12 +301,17 @@ inline void begin_span(const Work& w, float* records, int span) {
       const float* q = w.tile.q + row * w.tile.q_stride + head * head_dim;
       float* out = w.packed + query * head_dim + i;
       for (int64_t d = 0; d < head_dim; ++d) out[d * m] = q[d] * w.tile.scale;
-      for (int j = 0; j < kState; ++j) w.states[(query + i) * kState + j] = j == 16 ? kLowest : 0.0f;
-      if (seen(w, row, span * kAttentionSpan) == 0) continue;
-      float* sums = records + (query + i) * stride + 16;
-      for (int64_t e = 0; e < w.elements; e += kLanes) store(sums + e, zero());
     }
     query += m;
+  }
+}
+
+inline void begin_records(const Work& w, float* records, int start) {
+  for (int query = 0; query < w.queries; ++query) {
+    for (int j = 0; j < kState; ++j) w.states[query * kState + j] = j == 16 ? kLowest : 0.0f;
+    if (!sees_span(w, query / w.tile.heads, start)) continue;
+    float* sums = records + query * (w.value_elements + 16) + 16;
+    for (int64_t e = 0; e < w.value_elements; e += kLanes) store(sums + e, zero());
   }
 }
 
@@ -313,86 +331,80 @@ inline void stored_blocks(const Work& w, int start, const unsigned char* otherwi
 
 // The tile under work.
 struct Tile {
-  int start, blocks;                         // first position, blocks that some row sees
+  int start, begin, end;                     // first position; the blocks [begin, end) are those that some row sees
   const unsigned char* stored[kTileBlocks];  // of this tile and of the next one
   const unsigned char* next[kTileBlocks];
   const float *keys[kTileBlocks], *values[kTileBlocks];
   int groups;  // of queries
   // With few queries reading is the slow part: they fetch the next tile. With many, fetching costs more than it brings.
-  const Products* products;
+  const Products *products, *value_products;
   int64_t step;  // bytes of the next tile that a group fetches per register of 16 floats
 };
+
+// The first value_dim elements of a block of keys in the order of values; elements past the keys are zeros.
+inline void values_of_keys(const AttentionTile& t, const float* keys, float* values) {
+  for (int c = 0; c * 16 < t.value_dim; ++c, values += kChunkFloats) {
+    const int there = t.head_dim - c * 16;
+    if (there >= 16) {
+      transpose_chunk(keys + c * kChunkFloats, values);
+      continue;
+    }
+    for (int i = 0; i < 16; ++i) {
+      for (int e = 0; e < 16; ++e) values[i * 16 + e] = e < there ? keys[c * kChunkFloats + e * 16 + i] : 0.0f;
+    }
+  }
+}
 
 // Float32 keys and values: where they lie, or widened.
 inline void widen_tile(const Work& w, Tile& tile) {
   const AttentionTile& t = w.tile;
-  for (int b = 0; b < tile.blocks; ++b) {
+  const bool own_values = t.value_dim > 0 && !t.values_in_keys;
+  for (int b = tile.begin; b < tile.end; ++b) {
     const unsigned char* k = tile.stored[b];
     const unsigned char* v = k + t.value_offset;
-    if (t.format == KvFormat::kF32) {
-      tile.keys[b] = reinterpret_cast<const float*>(k);
-      tile.values[b] = reinterpret_cast<const float*>(v);
-      continue;
-    }
     float* wide_keys = w.keys + b * 16 * w.elements;
-    float* wide_values = w.values + b * 16 * w.elements;
-    if (t.format == KvFormat::kBF16) {
-      widen_bf16s(k, t.head_dim * int64_t{16}, wide_keys);
-      widen_bf16s(v, w.elements * 16, wide_values);
-    } else {
-      widen_q8_keys(k, t.head_dim, wide_keys);
-      widen_q8_values(v, t.head_dim, wide_values);
-    }
+    float* wide_values = w.values + b * 16 * w.value_elements;
     tile.keys[b] = wide_keys;
     tile.values[b] = wide_values;
+    if (t.format == KvFormat::kF32) {
+      tile.keys[b] = reinterpret_cast<const float*>(k);
+      if (own_values) tile.values[b] = reinterpret_cast<const float*>(v);
+    } else if (t.format == KvFormat::kBF16) {
+      widen_bf16s(k, t.head_dim * int64_t{16}, wide_keys);
+      if (own_values) widen_bf16s(v, w.value_elements * 16, wide_values);
+    } else {
+      widen_q8_keys(k, t.head_dim, wide_keys);
+      if (own_values) widen_q8_values(v, t.value_dim, wide_values);
+    }
+    if (t.values_in_keys) values_of_keys(t, tile.keys[b], wide_values);
   }
 }
 
 inline Tile tile_at(const Work& w, int start) {
   Tile tile{};
   tile.start = start;
-  tile.blocks = (seen(w, w.tile.rows - 1, start) + 15) / 16;
+  tile.begin = from(w, 0, start) / 16;
+  tile.end = (until(w, w.tile.rows - 1, start) + 15) / 16;
   stored_blocks(w, start, nullptr, tile.stored);
   stored_blocks(w, start + kTile, tile.stored[0], tile.next);
   for (int query = 0; query < w.queries; query += next_group(w, query)) ++tile.groups;
   tile.products = tile.groups <= 2 ? &kProducts<true> : &kProducts<false>;
+  tile.value_products = w.tile.values_in_keys ? &kProducts<false> : tile.products;  // keys are fetched already
   const auto registers = static_cast<int64_t>(w.tile.head_dim) * tile.groups;
   tile.step = (static_cast<int64_t>(w.tile.value_offset) + registers - 1) / registers;
   widen_tile(w, tile);
   return tile;
 }
 
-// Queries [query, query + m): what all of them see together, then what the later rows see beyond the first one.
-inline void weigh_group(const Work& w, const Tile& tile, int query, const Ahead& ahead, Chunks part, float* records) {
-  const int64_t stride = w.elements + 16;
-  const int m = next_group(w, query), heads = w.tile.heads;
-  const auto run = [&](int from, int to, int begin, int end) {
-    if (begin < end) {
-      tile.products->weigh[to - from - 1](w.p + from * kTile, {tile.values, begin, end, ahead}, part,
-                                          records + from * stride + 16, stride);
-    }
-  };
-  const int first_row = query / heads, last_row = (query + m - 1) / heads;
-  const int together = seen(w, first_row, tile.start);
-  run(query, query + m, 0, together);
-  if (seen(w, last_row, tile.start) == together) return;
-  for (int row = first_row; row <= last_row; ++row) {
-    const int from = row == first_row ? query : row * heads;
-    const int to = row == last_row ? query + m : (row + 1) * heads;
-    run(from, to, together, seen(w, row, tile.start));
-  }
-}
-
-inline void pass_tile(const Work& w, int start, float* records) {
-  const int64_t stride = w.elements + 16, head_dim = w.tile.head_dim;
-  const Tile tile = tile_at(w, start);
+inline void score_tile(const Work& w, const Tile& tile) {
+  const int64_t head_dim = w.tile.head_dim;
   // Two blocks of keys stay in L1 while all queries pass over them.
   const int step = tile.groups == 1 ? kTileBlocks : 2;
-  for (int b = 0; b < tile.blocks; b += step) {
-    const int count = tile.blocks - b < step ? tile.blocks - b : step;
+  for (int b = tile.begin; b < tile.end; b += step) {
+    const int count = tile.end - b < step ? tile.end - b : step;
     for (int query = 0, group = 0; query < w.queries; ++group) {
-      const int m = next_group(w, query);
-      if (seen(w, (query + m - 1) / w.tile.heads, start) > b * 16) {
+      const int m = next_group(w, query), first_row = query / w.tile.heads, last_row = (query + m - 1) / w.tile.heads;
+      if (until(w, last_row, tile.start) > b * 16 && from(w, first_row, tile.start) < (b + count) * 16) {
         tile.products->scores[m - 1](w.packed + query * head_dim, w.tile.head_dim, tile.keys + b, count,
                                      {tile.next + b, group * head_dim * tile.step, tile.step},
                                      w.p + query * kTile + b * 16);
@@ -400,17 +412,50 @@ inline void pass_tile(const Work& w, int start, float* records) {
       query += m;
     }
   }
-  for (int query = 0; query < w.queries; ++query) {
-    const int n = seen(w, query / w.tile.heads, start);
-    if (n > 0) {
-      exponentials(w.p + query * kTile, n, w.states + query * kState, records + query * stride + 16, w.elements);
+}
+
+// Queries [query, query + m) in ascending positions: what some rows' windows alone reach, what all of them see
+// together, what the later rows see beyond the first one.
+inline void weigh_group(const Work& w, const Tile& tile, int query, const Ahead& ahead, Chunks part, float* records) {
+  const int64_t stride = w.value_elements + 16;
+  const int m = next_group(w, query), heads = w.tile.heads;
+  const auto run = [&](int first, int last, int begin, int end) {
+    if (begin < end) {
+      tile.value_products->weigh[last - first - 1](w.p + first * kTile, {tile.values, begin, end, ahead}, part,
+                                                   records + first * stride + 16, stride);
     }
+  };
+  const int first_row = query / heads, last_row = (query + m - 1) / heads;
+  const auto rows = [&](int begin, int end) {
+    for (int row = first_row; row <= last_row; ++row) {
+      const int own = from(w, row, tile.start), past = until(w, row, tile.start);
+      run(row == first_row ? query : row * heads, row == last_row ? query + m : (row + 1) * heads,
+          begin > own ? begin : own, end < past ? end : past);
+    }
+  };
+  const int end = until(w, first_row, tile.start), latest = from(w, last_row, tile.start);
+  const int begin = latest < end ? latest : end;
+  if (from(w, first_row, tile.start) < begin) rows(0, begin);
+  run(query, query + m, begin, end);
+  if (until(w, last_row, tile.start) > end) rows(end, kTile);
+}
+
+inline void pass_tile(const Work& w, int start, float* records) {
+  const int64_t stride = w.value_elements + 16;
+  const Tile tile = tile_at(w, start);
+  score_tile(w, tile);
+  for (int query = 0; query < w.queries; ++query) {
+    const int row = query / w.tile.heads, begin = from(w, row, start), end = until(w, row, start);
+    if (begin >= end) continue;
+    float* scores = w.p + query * kTile;
+    for (int i = 0; i < begin; ++i) scores[i] = kLowest;  // of which the exponential is 0
+    exponentials(scores, end, w.states + query * kState, records + query * stride + 16, w.value_elements);
   }
-  const int chunks = static_cast<int>(w.elements / 16);
+  const int chunks = static_cast<int>(w.value_elements / 16);
   for (int c = 0; c < chunks; c += kChunksAtOnce) {
     const Chunks part{c, chunks - c < kChunksAtOnce ? chunks - c : kChunksAtOnce};
     for (int query = 0, group = 0; query < w.queries; query += next_group(w, query), ++group) {
-      const int64_t offset = static_cast<int64_t>(w.tile.value_offset) + group * w.elements * tile.step;
+      const int64_t offset = static_cast<int64_t>(w.tile.value_offset) + group * w.value_elements * tile.step;
       weigh_group(w, tile, query, {tile.next, offset, tile.step}, part, records);
     }
   }
@@ -419,11 +464,13 @@ inline void pass_tile(const Work& w, int start, float* records) {
 inline void span(const AttentionTile& tile, int span, float* records) {
   const Work w = work_of(tile);
   const int start = span * kAttentionSpan, last = tile.first + tile.rows - 1;
-  begin_span(w, records, span);
-  for (int at = start; at < start + kAttentionSpan && at <= last; at += kTile) pass_tile(w, at, records);
+  pack_queries(w);
+  begin_records(w, records, start);
+  const int begin = start + from(w, 0, start, kAttentionSpan) / kTile * kTile;
+  for (int at = begin; at < start + kAttentionSpan && at <= last; at += kTile) pass_tile(w, at, records);
   for (int query = 0; query < w.queries; ++query) {
-    if (seen(w, query / tile.heads, start) == 0) continue;
-    float* record = records + query * (w.elements + 16);
+    if (!sees_span(w, query / tile.heads, start)) continue;
+    float* record = records + query * (w.value_elements + 16);
     const float* state = w.states + query * kState;
     Vec lanes = load(state);
     for (int v = 1; v < kVecs; ++v) lanes = add(lanes, load(state + v * kLanes));
@@ -432,7 +479,28 @@ inline void span(const AttentionTile& tile, int span, float* records) {
   }
 }
 
-inline void merge(float* total, const float* later, int head_dim) {
+inline void index(const AttentionTile& tile, const float* weights, int64_t weight_stride, int span, float* out,
+                  int64_t out_stride) {
+  const Work w = work_of(tile);
+  const int start = span * kAttentionSpan, last = tile.first + tile.rows - 1;
+  pack_queries(w);
+  for (int at = start; at < start + kAttentionSpan && at <= last; at += kTile) {
+    score_tile(w, tile_at(w, at));
+    for (int row = 0; row < tile.rows; ++row) {
+      const float *scores = w.p + row * tile.heads * kTile, *weight = weights + row * weight_stride;
+      for (int i = 0; i < until(w, row, at); i += kLanes) {
+        Vec sum = zero();
+        for (int h = 0; h < tile.heads; ++h) {
+          const Vec score = max(zero(), load(scores + h * kTile + i));  // argument order keeps a NaN
+          sum = fma(set1(weight[h]), score, sum);
+        }
+        store(out + row * out_stride + (at - start) + i, sum);
+      }
+    }
+  }
+}
+
+inline void merge(float* total, const float* later, int value_dim) {
   const float top = total[0] > later[0] ? total[0] : later[0];
   const Vec a = exp_vec(sub(set1(total[0]), set1(top))), b = exp_vec(sub(set1(later[0]), set1(top)));
   const auto both = [&](Vec x, Vec y) { return fma(y, b, mul(x, a)); };
@@ -440,34 +508,65 @@ inline void merge(float* total, const float* later, int head_dim) {
   store(sum, both(set1(total[1]), set1(later[1])));
   total[0] = top;
   total[1] = sum[0];
-  for (int i = 16; i < 16 + head_dim; i += kLanes) store(total + i, both(load(total + i), load(later + i)));
+  for (int i = 16; i < 16 + value_dim; i += kLanes) store(total + i, both(load(total + i), load(later + i)));
 }
 
-inline void finish(const float* total, float* out, int head_dim) {
-  const Vec sum = set1(total[1]);
+inline void finish(const float* total, const float* sink, float* out, int value_dim) {
+  Vec factor = set1(1.0f), sum = set1(total[1]);
+  if (sink) {
+    const float top = total[0] > *sink ? total[0] : *sink;
+    factor = exp_vec(sub(set1(total[0]), set1(top)));
+    sum = fma(sum, factor, exp_vec(sub(set1(*sink), set1(top))));
+  }
+  const auto value = [&](int i) { return div(mul(load(total + 16 + i), factor), sum); };
   int i = 0;
-  for (; i + kLanes <= head_dim; i += kLanes) store(out + i, div(load(total + 16 + i), sum));
-  if (i < head_dim) store_partial(out + i, head_dim - i, div(load(total + 16 + i), sum));
+  for (; i + kLanes <= value_dim; i += kLanes) store(out + i, value(i));
+  if (i < value_dim) store_partial(out + i, value_dim - i, value(i));
 }
 
-inline void rotate(float* head, const float* cos, const float* sin, int half) {
-  const auto turn = [](Vec a, Vec b, Vec c, Vec s, Vec& first_out, Vec& second_out) {
-    first_out = sub(mul(a, c), mul(b, s));
-    second_out = add(mul(b, c), mul(a, s));
-  };
+// (a, b) turned by the angle of cosine c and sine s.
+inline void turn(Vec& a, Vec& b, Vec c, Vec s) {
+  const Vec before = a;
+  a = sub(mul(a, c), mul(b, s));
+  b = add(mul(b, c), mul(before, s));
+}
+
+inline void rotate(float* x, const float* cos, const float* sin, int half) {
   int i = 0;
-  Vec x, y;
   for (; i + kLanes <= half; i += kLanes) {
-    turn(load(head + i), load(head + half + i), load(cos + i), load(sin + i), x, y);
-    store(head + i, x);
-    store(head + half + i, y);
+    Vec a = load(x + i), b = load(x + half + i);
+    turn(a, b, load(cos + i), load(sin + i));
+    store(x + i, a);
+    store(x + half + i, b);
   }
   if (i < half) {
     const int n = half - i;
-    turn(load_partial(head + i, n), load_partial(head + half + i, n), load_partial(cos + i, n),
-         load_partial(sin + i, n), x, y);
-    store_partial(head + i, n, x);
-    store_partial(head + half + i, n, y);
+    Vec a = load_partial(x + i, n), b = load_partial(x + half + i, n);
+    turn(a, b, load_partial(cos + i, n), load_partial(sin + i, n));
+    store_partial(x + i, n, a);
+    store_partial(x + half + i, n, b);
+  }
+}
+
+// Takes kLanes pairs apart, turns them and puts them back.
+inline void rotate_pairs(float* x, const float* cos, const float* sin, int half) {
+  for (int at = 0; at < half; at += kLanes) {
+    const int n = half - at < kLanes ? half - at : kLanes;
+    float first_of[kLanes] = {}, second_of[kLanes] = {}, c[kLanes] = {}, s[kLanes] = {};
+    for (int i = 0; i < n; ++i) {
+      first_of[i] = x[2 * (at + i)];
+      second_of[i] = x[2 * (at + i) + 1];
+      c[i] = cos[at + i];
+      s[i] = sin[at + i];
+    }
+    Vec a = load(first_of), b = load(second_of);
+    turn(a, b, load(c), load(s));
+    store(first_of, a);
+    store(second_of, b);
+    for (int i = 0; i < n; ++i) {
+      x[2 * (at + i)] = first_of[i];
+      x[2 * (at + i) + 1] = second_of[i];
+    }
   }
 }
 

@@ -18,4 +18,5 @@
     .rms_norm = rms_norm,
     .silu_mul = silu_mul,
     .softmax = softmax,
-    .attention = {attention::rotate, attention::span, attention::merge, attention::finish},
+    .attention = {attention::rotate, attention::rotate_pairs, attention::span, attention::merge, attention::finish,
+                  attention::index},

@@ -251,7 +251,8 @@ constinit const Kernels kScalarKernels = {
     .rms_norm = rms_norm,
     .silu_mul = silu_mul,
     .softmax = softmax,
-    .attention = {scalar::rotate, scalar::attention_span, scalar::attention_merge, scalar::attention_finish},
+    .attention = {scalar::rotate, scalar::rotate_pairs, scalar::attention_span, scalar::attention_merge,
+                  scalar::attention_finish, scalar::attention_index},
 };
 
 }  // namespace carpool
