@@ -282,24 +282,24 @@ void CpuOps::attention(const AttentionShape& shape, const RowPlaces& places, con
   CARPOOL_CHECK(shape.sinks.empty() || shape.sinks.size() == static_cast<size_t>(shape.heads));
   CARPOOL_CHECK(chosen.empty() || chosen.begin.size() == static_cast<size_t>(q.rows) + 1);
   AttentionJob job{shape, places, chosen, q, kv, out};
-  const int heads = job.heads();
-  const int spans = cut_rows(job);
-  if (pieces_.empty()) return;
+  const int spans = cut_rows(job), pieces = static_cast<int>(pieces_.size());
+  if (pieces == 0) return;
+  int rows = 0;  // of the largest piece
   double positions = 0;
   for (const Piece& p : pieces_) {
-    job.queries = std::max(job.queries, p.rows * heads);
+    rows = std::max(rows, p.rows);
     job.gathers = job.gathers || p.chosen > 0;
     positions += static_cast<double>(p.rows) * (job.last(p) + 1 - p.unseen);
   }
   const double work = positions * shape.heads * (hd + shape.value_dim);
-  const size_t record_bytes = static_cast<size_t>(spans) * static_cast<size_t>(groups) * job.record_floats() * 4;
-  const auto tasks_wanted = static_cast<int64_t>(workers_.size() > 1 ? 2 * workers_.size() : 0);
-  const int pieces = static_cast<int>(pieces_.size());
-  const bool by_span = int64_t{pieces} * groups < tasks_wanted && spans > pieces && record_bytes <= kMostRecordBytes;
-  const int64_t tasks = int64_t{by_span ? spans : pieces} * groups;
-  for (int d = 2; tasks * job.parts < tasks_wanted && heads / d >= kLeastHeads; ++d) {
-    if (heads % d == 0) job.parts = d;
+  const size_t record_bytes = static_cast<size_t>(spans) * static_cast<size_t>(rows * shape.heads) * job.record() * 4;
+  const int64_t wanted = workers_.size() > 1 ? 2 * static_cast<int64_t>(workers_.size()) : 0;
+  const bool by_span = int64_t{pieces} * job.groups() < wanted && spans > pieces && record_bytes <= kMostRecordBytes;
+  const int per_group = job.heads();
+  for (int d = 2; int64_t{by_span ? spans : pieces} * job.groups() < wanted && per_group / d >= kLeastHeads; ++d) {
+    if (per_group % d == 0) job.parts = d;
   }
+  job.queries = rows * job.heads();
   if (by_span) {
     attention_by_span(job, spans, work);
   } else {
