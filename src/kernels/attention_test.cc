@@ -228,7 +228,9 @@ TEST_P(EveryAttention, ASinkTakesItsShareAndGivesNothing) {
     Context c(KvFormat::kF32, 32, 70, 3, 2);
     const std::vector<float> out = c.attend(kernels(), 0, 3, 0, 2, &sink);
     expect_near_double(c, out, &sink);
-    EXPECT_NE(out, c.attend(kernels(), 0, 3, 0, 2)) << sink;
+    if (sink > -30.0f) {  // whose share is below a rounding
+      EXPECT_NE(out, c.attend(kernels(), 0, 3, 0, 2)) << sink;
+    }
   }
   const float none = -std::numeric_limits<float>::infinity();
   Context c(KvFormat::kF32, 32, 70, 3, 2);
@@ -241,6 +243,7 @@ TEST_P(EveryAttention, AQueryHasTheSameBitsHoweverRowsAndHeadsAreCut) {
          {std::pair(9, Sizes{24, 24}), std::pair(70, Sizes{24, 24}), std::pair(520, Sizes{24, 24}),
           std::pair(520, Sizes{40, 24}), std::pair(70, Sizes{40, 24, true}), std::pair(70, Sizes{24, 24, false, 5}),
           std::pair(520, Sizes{40, 24, true, 60}), std::pair(1030, Sizes{24, 24, false, 512})}) {
+      if (std::string(GetParam()->name) == "scalar" && format != KvFormat::kQ8 && length > 100) continue;  // seconds
       const int rows = 9, heads = 7, value_dim = sizes.value_dim;
       Context c(format, sizes, length, rows, heads);
       const std::vector<float> whole = c.attend(kernels(), 0, rows, 0, heads);
