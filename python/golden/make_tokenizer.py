@@ -93,12 +93,7 @@ def fnv1a(ids):
     return f"{h:016x}"
 
 
-def golden(tokenizer, cases):
-    ids = [tokenizer.encode(c).ids for c in cases]
-    bare = [tokenizer.encode(c, add_special_tokens=False).ids for c in cases]
-    tokenizer.encode_special_tokens = True
-    untrusted = [tokenizer.encode(c, add_special_tokens=False).ids for c in cases]
-    tokenizer.encode_special_tokens = False
+def decoded_texts(tokenizer):
     rng = random.Random(SEED)
     # Left out: an added token outside ASCII, whose characters the reference takes for spelled bytes.
     usable = [i for i in range(tokenizer.get_vocab_size()) if tokenizer.id_to_token(i).isascii() or i not in tokenizer.get_added_tokens_decoder()]
@@ -107,10 +102,19 @@ def golden(tokenizer, cases):
         sequence = [rng.choice(usable) if n % 2 else rng.choice(usable[:260]) for _ in range(rng.randint(1, 12))]
         decoded.append({"ids": sequence, "text": tokenizer.decode(sequence, skip_special_tokens=False),
                         "without_special": tokenizer.decode(sequence, skip_special_tokens=True)})
-    return {"made_by": MAKER, "seed": SEED, "tokenizers": tokenizers.__version__, "vocab_size": tokenizer.get_vocab_size(), "ids": ids[:FULL_IDS],
+    return decoded
+
+
+def golden(tokenizer, cases, maker=MAKER, decoded=None):
+    ids = [tokenizer.encode(c).ids for c in cases]
+    bare = [tokenizer.encode(c, add_special_tokens=False).ids for c in cases]
+    tokenizer.encode_special_tokens = True
+    untrusted = [tokenizer.encode(c, add_special_tokens=False).ids for c in cases]
+    tokenizer.encode_special_tokens = False
+    return {"made_by": maker, "seed": SEED, "tokenizers": tokenizers.__version__, "vocab_size": tokenizer.get_vocab_size(), "ids": ids[:FULL_IDS],
             "hashes": [f"{len(i)} {fnv1a(i)}" for i in ids],
             "untrusted_hashes": {str(n): f"{len(u)} {fnv1a(u)}" for n, (i, u) in enumerate(zip(bare, untrusted)) if i != u},
-            "decoded": decoded}
+            "decoded": decoded or decoded_texts(tokenizer)}
 
 
 def write(path, value):

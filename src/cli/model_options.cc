@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/time.h"
+#include "text/tokenizer_files.h"
 #include "text/tokenizer_gguf.h"
 #include "text/utf8.h"
 
@@ -205,8 +206,8 @@ TextParts text_of_gguf(const std::string& path) {
 }
 
 TextParts text_of_directory(const std::string& directory) {
-  const std::string path = path_in(directory, "tokenizer.json"), config = path_in(directory, "tokenizer_config.json");
-  TextParts parts{escape(path, 400), Tokenizer::load(path), {}};
+  const std::string path = tokenizer_file(directory), config = path_in(directory, "tokenizer_config.json");
+  TextParts parts{escape(path, 400), load_tokenizer(directory), {}};
   if (file_exists(config)) parts.config = TokenizerConfig::load(config);
   return parts;
 }

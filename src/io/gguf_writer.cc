@@ -78,6 +78,13 @@ void GgufWriter::add_i32s(std::string_view key, std::span<const int32_t> values)
   for (const int32_t v : values) put(keys_, v);
 }
 
+void GgufWriter::add_f32s(std::string_view key, std::span<const float> values) {
+  start(key, GgufType::kArray);
+  put(keys_, static_cast<uint32_t>(GgufType::kF32));
+  put(keys_, static_cast<uint64_t>(values.size()));
+  for (const float v : values) put(keys_, v);
+}
+
 void GgufWriter::add(const GgufMetadata::Entry& entry) {
   start(entry.key, entry.type);
   if (entry.type == GgufType::kString) put(keys_, static_cast<uint64_t>(entry.bytes.size()));

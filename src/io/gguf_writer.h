@@ -25,6 +25,7 @@ class GgufWriter {
   void add_string(std::string_view key, std::string_view value);
   void add_strings(std::string_view key, const std::vector<std::string>& values);
   void add_i32s(std::string_view key, std::span<const int32_t> values);
+  void add_f32s(std::string_view key, std::span<const float> values);
   void add(const GgufMetadata::Entry& entry);  // as it stands in another file
   bool has(std::string_view key) const;
 

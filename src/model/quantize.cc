@@ -17,6 +17,7 @@
 #include "model/gguf_config.h"
 #include "model/gguf_names.h"
 #include "model/quantize_plan.h"
+#include "text/tokenizer_files.h"
 #include "text/tokenizer_gguf.h"
 
 namespace carpool {
@@ -162,13 +163,13 @@ const GgufArchitecture& describe_directory(const QuantizeOptions& options, GgufW
                 fmt::format("{}: models of {} cannot be written as GGUF; name a directory as output",
                             escape(options.input, 400), config.family));
   }
-  const std::string path = in(options.input, "tokenizer.json");
-  const bool has_tokenizer = file_exists(path);
+  const std::string path = tokenizer_file(options.input);
+  const bool has_tokenizer = !path.empty();
   const TokenizerConfig tokens = tokenizer_config_of(options.input);
   std::optional<int> end;
   std::string text;
   if (has_tokenizer) {
-    text = read_text_file(path);
+    text = read_tokenizer_json(options.input);
     if (tokens.eos_token) end = Tokenizer::parse(text, path).token_id(*tokens.eos_token);
   }
   add_gguf_config(config, end, writer);
@@ -177,7 +178,7 @@ const GgufArchitecture& describe_directory(const QuantizeOptions& options, GgufW
   writer.add_string("general.type", "model");
   writer.add_string("general.name", escape(name));
   if (!has_tokenizer) {
-    report.notes.push_back("the directory has no tokenizer.json: the file can be measured but not talked to");
+    report.notes.push_back("the directory has no tokenizer: the file can be measured but not talked to");
   } else if (!add_gguf_tokenizer(text, path, tokens, config.vocab, writer)) {
     report.notes.push_back(
         "the tokenizer is stored as tokenizer.huggingface.json too, because the usual keys cannot describe it; "
@@ -306,8 +307,9 @@ void write_description(const QuantizeOptions& options, const std::vector<Planned
   } else {
     const std::string path = in(options.input, "config.json");
     config = JsonObject(parse_json(read_text_file(path, size_t{16} << 20), path), path).raw();
-    for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja",
-                             "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"}) {
+    for (const char* name :
+         {"tokenizer.json", "tiktoken.model", "tokenizer_config.json", "generation_config.json", "chat_template.jinja",
+          "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"}) {
       if (file_exists(in(options.input, name))) write_small(folder, name, read_text_file(in(options.input, name)));
     }
   }

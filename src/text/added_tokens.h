@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "text/marked_text.h"
 
 namespace carpool {
 
@@ -21,11 +22,6 @@ struct AddedToken {
   std::string content;  // as matched: normalized when `normalized` is set
   bool special = false, lstrip = false, rstrip = false, single_word = false, normalized = false;
   bool control = false;
-};
-
-// Half-open byte ranges of a text that may hold control tokens: sorted, disjoint, not adjacent.
-struct ByteRange {
-  size_t begin, end;
 };
 
 // One part of a text that was cut: a token, or (id -1) the text between tokens.

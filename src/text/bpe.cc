@@ -6,6 +6,11 @@
 #include <algorithm>
 #include <bit>
 
+#include "text/byte_alphabet.h"
+#include "text/rank_merges.h"
+#include "text/token_decoder.h"
+#include "text/utf8.h"
+
 namespace carpool {
 namespace {
 
@@ -19,31 +24,44 @@ size_t hash_pair(uint64_t pair) { return static_cast<size_t>((pair * 0x9E3779B97
 bool later(const BpeModel::Scratch::Join& a, const BpeModel::Scratch::Join& b) { return a.order > b.order; }
 
 void refuse_unless_absent(const JsonObject& model, std::string_view key) {
-  if (model.has(key) && !model.string(key).empty()) model.fail(key, "is not supported by byte-level BPE");
+  if (model.has(key) && !model.string(key).empty()) model.fail(key, "is not supported");
 }
 
 }  // namespace
 
-BpeModel BpeModel::load(const JsonObject& model, const ByteAlphabet& alphabet) {
+BpeModel BpeModel::load(const JsonObject& model, bool byte_level) {
   if (model.has("type") && model.string("type") != "BPE") {
     model.fail("type", fmt::format("model type \"{}\" is not supported, only BPE is", escape(model.string("type"))));
   }
   if (model.number_or("dropout", 0, 0, 1) != 0) model.fail("dropout", "must be null or 0");
-  if (model.boolean_or("byte_fallback", false)) model.fail("byte_fallback", "is not supported by byte-level BPE");
   refuse_unless_absent(model, "continuing_subword_prefix");
   refuse_unless_absent(model, "end_of_word_suffix");
   BpeModel result;
-  result.load_vocab(model, alphabet);
-  result.load_merges(model);
-  if (model.boolean_or("ignore_merges", false)) {
-    for (const auto& [spelled, id] : result.vocab_) {
-      if (auto bytes = alphabet.bytes_of(spelled)) result.whole_words_.emplace(std::move(*bytes), id);
-    }
+  result.byte_level_ = byte_level;
+  result.load_vocab(model);
+  if (byte_level) {
+    result.load_bytes(model);
+  } else {
+    result.load_characters(model);
+  }
+  if (model.has("ranks")) {
+    result.load_ranks(model);
+  } else {
+    result.load_merges(model);
+  }
+  if (!model.boolean_or("ignore_merges", false)) return result;
+  if (!byte_level) {
+    result.whole_words_ = result.vocab_;
+    return result;
+  }
+  const ByteAlphabet alphabet;
+  for (const auto& [spelled, id] : result.vocab_) {
+    if (auto bytes = alphabet.bytes_of(spelled)) result.whole_words_.emplace(std::move(*bytes), id);
   }
   return result;
 }
 
-void BpeModel::load_vocab(const JsonObject& model, const ByteAlphabet& alphabet) {
+void BpeModel::load_vocab(const JsonObject& model) {
   const JsonObject vocab = model.object("vocab");
   if (vocab.raw().size() > kMaxTokens) model.fail("vocab", fmt::format("has over {} tokens", kMaxTokens));
   vocab_.reserve(vocab.raw().size());
@@ -56,13 +74,56 @@ void BpeModel::load_vocab(const JsonObject& model, const ByteAlphabet& alphabet)
     seen[id] = true;
     vocab_.emplace(key, static_cast<int>(id));
   }
+}
+
+void BpeModel::load_bytes(const JsonObject& model) {
+  if (model.boolean_or("byte_fallback", false)) model.fail("byte_fallback", "is not supported by byte-level BPE");
+  const ByteAlphabet alphabet;
   for (int b = 0; b < 256; ++b) {
     const auto found = vocab_.find(alphabet.spelling(static_cast<unsigned char>(b)));
     const bool occurs_in_utf8 = b < 0xC0 || (b >= 0xC2 && b <= 0xF4);
     if (found == vocab_.end() && occurs_in_utf8) {
       model.fail("vocab", fmt::format("has no token for the byte 0x{:02x}", b));
     }
-    byte_ids_[static_cast<size_t>(b)] = found == vocab_.end() ? 0 : found->second;
+    byte_ids_[static_cast<size_t>(b)] = found == vocab_.end() ? -1 : found->second;
+  }
+}
+
+void BpeModel::load_characters(const JsonObject& model) {
+  const auto id_or_none = [&](std::string_view token) {
+    const auto found = vocab_.find(token);
+    return found == vocab_.end() ? -1 : found->second;
+  };
+  for (size_t c = 0; c < ascii_ids_.size(); ++c) ascii_ids_[c] = id_or_none(std::string(1, static_cast<char>(c)));
+  fuse_unknown_ = model.boolean_or("fuse_unk", false);
+  if (model.has("unk_token")) {
+    unknown_ = id_or_none(model.string("unk_token"));
+    if (unknown_ < 0) model.fail("unk_token", "is not in the vocabulary");
+  }
+  byte_fallback_ = model.boolean_or("byte_fallback", false);
+  for (int b = 0; byte_fallback_ && b < 256; ++b) {
+    const auto byte = static_cast<unsigned char>(b);
+    byte_ids_[byte] = id_or_none(byte_spelling(byte));
+    if (byte_ids_[byte] < 0) model.fail("vocab", fmt::format("has no token {}", byte_spelling(byte)));
+  }
+}
+
+void BpeModel::load_ranks(const JsonObject& model) {
+  const json::array& list = model.array("ranks");
+  std::vector<int64_t> ranks;
+  ranks.reserve(list.size());
+  for (size_t i = 0; i < list.size(); ++i) {
+    const int64_t* rank = list[i].if_int64();
+    if (!list[i].is_null() && (!rank || *rank < 0 || *rank > INT32_MAX)) {
+      model.fail("ranks", fmt::format("entry {} must be null or 0 to {}", i, INT32_MAX));
+    }
+    ranks.push_back(rank ? *rank : -1);
+  }
+  const std::vector<RankedMerge> merges = merges_of_ranks(vocab_, ranks);
+  merges_.resize(std::bit_ceil(2 * merges.size() + 2));
+  for (const RankedMerge& m : merges) {
+    const uint64_t pair = pack(m.left, m.right);
+    slot(pair) = {pair, m.rank, m.result};
   }
 }
 
@@ -131,15 +192,52 @@ void BpeModel::encode_word(std::string_view word, Scratch& scratch, std::vector<
       return;
     }
   }
+  start(word, scratch.symbols);
+  if (scratch.symbols.empty()) return;
+  join_all(scratch);
+  const auto& symbols = scratch.symbols;
+  for (int i = 0; i >= 0; i = symbols[static_cast<size_t>(i)].next) out.push_back(symbols[static_cast<size_t>(i)].id);
+}
+
+// The word as the symbols that merging starts from.
+void BpeModel::start(std::string_view word, std::vector<Scratch::Symbol>& symbols) const {
+  symbols.clear();
+  const auto push = [&](int id) {
+    const int at = static_cast<int>(symbols.size());
+    symbols.push_back({id, at - 1, at + 1});
+  };
+  if (byte_level_) {
+    symbols.reserve(word.size());
+    for (const char c : word) push(byte_ids_[static_cast<unsigned char>(c)]);
+  } else {
+    bool after_unknown = false;
+    for (size_t begin = 0, end = 0; begin < word.size(); begin = end) {
+      const char32_t c = read_code_point(word, end);
+      const auto character = word.substr(begin, end - begin);
+      int id = -1;
+      if (c < ascii_ids_.size()) {
+        id = ascii_ids_[c];
+      } else if (const auto found = vocab_.find(character); found != vocab_.end()) {
+        id = found->second;
+      }
+      if (id >= 0) {
+        push(id);
+      } else if (byte_fallback_) {
+        for (const char byte : character) push(byte_ids_[static_cast<unsigned char>(byte)]);
+      } else if (unknown_ >= 0 && !(after_unknown && fuse_unknown_)) {
+        push(unknown_);
+      }
+      after_unknown = id < 0;
+    }
+  }
+  if (!symbols.empty()) symbols.back().next = -1;
+}
+
+void BpeModel::join_all(Scratch& scratch) const {
   auto& symbols = scratch.symbols;
   auto& heap = scratch.heap;
-  const int n = static_cast<int>(word.size());
-  symbols.resize(word.size());
+  const int n = static_cast<int>(symbols.size());
   heap.clear();
-  for (int i = 0; i < n; ++i) {
-    const auto at = static_cast<size_t>(i);
-    symbols[at] = {byte_ids_[static_cast<unsigned char>(word[at])], i - 1, i + 1 < n ? i + 1 : -1};
-  }
   for (int i = 0; i + 1 < n; ++i) push_join(scratch, i);
   std::make_heap(heap.begin(), heap.end(), later);
   while (!heap.empty()) {
@@ -164,7 +262,6 @@ void BpeModel::encode_word(std::string_view word, Scratch& scratch, std::vector<
     if (left.previous >= 0) queue(left.previous);
     queue(position);
   }
-  for (int i = 0; i >= 0; i = symbols[static_cast<size_t>(i)].next) out.push_back(symbols[static_cast<size_t>(i)].id);
 }
 
 }  // namespace carpool

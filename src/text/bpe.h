@@ -1,8 +1,9 @@
 // Byte-pair encoding of one word: repeatedly join the neighbouring pair that training joined first.
 //
-// Owns the vocabulary and the merge table. A heap of candidate joins over a linked list of symbols makes a word of
-// n bytes cost n log n, so a prompt of a million equal letters is no attack. Cutting text into words is
-// pre_tokenizer.h; added tokens never come here.
+// A word starts as its bytes (byte-level vocabularies) or as its characters, of which one that is no token becomes its
+// bytes, or else the unknown token. Owns the vocabulary and the merge table. A heap of candidate joins over a linked
+// list of symbols makes a word of n bytes cost n log n, so a prompt of a million equal letters is no attack. Cutting
+// text into words is pre_tokenizer.h; added tokens never come here.
 #pragma once
 
 #include <array>
@@ -10,29 +11,21 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/json.h"
-#include "text/byte_alphabet.h"
+#include "text/string_map.h"
 
 namespace carpool {
 
 inline constexpr int kMaxTokens = 1 << 22;
 
-// Lets a map of strings be searched with a string_view.
-struct StringHash {
-  using is_transparent = void;
-  size_t operator()(std::string_view s) const { return std::hash<std::string_view>()(s); }
-};
-template <class T>
-using StringMap = std::unordered_map<std::string, T, StringHash, std::equal_to<>>;
-
 class BpeModel {
  public:
   // Reads the "model" object of a tokenizer.json. Throws Error{kMalformed} with the key path: wrong types, ids
   // that are negative, equal or at least kMaxTokens, a byte without a token, a merge of or into unknown tokens.
-  static BpeModel load(const JsonObject& model, const ByteAlphabet& alphabet);
+  // In place of "merges" there may be "ranks", by id and null for none, which is carpool's own: see rank_merges.h.
+  static BpeModel load(const JsonObject& model, bool byte_level);
 
   const StringMap<int>& vocab() const { return vocab_; }  // by the file's spelling
 
@@ -50,7 +43,7 @@ class BpeModel {
     std::vector<Join> heap;
   };
 
-  // Appends the ids of `word` (raw bytes, not empty, below 2 GiB) to `out`.
+  // Appends the ids of `word` (raw bytes or text, not empty, below 2 GiB) to `out`.
   void encode_word(std::string_view word, Scratch& scratch, std::vector<int>& out) const;
 
  private:
@@ -60,16 +53,26 @@ class BpeModel {
     int id = 0;
   };
 
-  void load_vocab(const JsonObject& model, const ByteAlphabet& alphabet);
+  void load_vocab(const JsonObject& model);
+  void load_bytes(const JsonObject& model);
+  void load_characters(const JsonObject& model);
   void load_merges(const JsonObject& model);
+  void load_ranks(const JsonObject& model);
   Merge& slot(uint64_t pair);
   const Merge* find(int left, int right) const;
   void push_join(Scratch& scratch, int position) const;
+  void start(std::string_view word, std::vector<Scratch::Symbol>& symbols) const;
+  void join_all(Scratch& scratch) const;
 
   StringMap<int> vocab_;
-  std::array<int, 256> byte_ids_{};
-  std::vector<Merge> merges_;   // open addressing, a power of two at least twice the count
-  StringMap<int> whole_words_;  // raw bytes -> id, filled only when the file says ignore_merges
+  bool byte_level_ = true;
+  std::array<int, 256> byte_ids_{};   // -1 for a byte that has no token
+  bool byte_fallback_ = false;        // the rest is about characters
+  bool fuse_unknown_ = false;         // a run of unknown characters becomes one unknown token
+  int unknown_ = -1;                  // -1: unknown characters disappear
+  std::array<int, 128> ascii_ids_{};  // -1 where there is none
+  std::vector<Merge> merges_;         // open addressing, a power of two at least twice the count
+  StringMap<int> whole_words_;        // raw bytes or text -> id, filled only when the file says ignore_merges
 };
 
 }  // namespace carpool

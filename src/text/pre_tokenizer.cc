@@ -8,9 +8,6 @@
 namespace carpool {
 namespace {
 
-// ByteLevel's built-in expression (GPT-2's), used when use_regex is true.
-constexpr std::string_view kByteLevelPattern =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr int kMaxDepth = 8;
 
 SplitBehavior parse_behavior(const JsonObject& object) {
@@ -36,7 +33,6 @@ SplitRegex parse_pattern(const JsonObject& object) {
 PreTokenizer PreTokenizer::load(const JsonObject& root) {
   PreTokenizer result;
   if (root.has("pre_tokenizer")) result.add(root.object("pre_tokenizer"), 0);
-  if (!result.byte_level_) root.fail("pre_tokenizer", "has no ByteLevel step; only byte-level BPE is supported");
   return result;
 }
 
@@ -59,11 +55,33 @@ void PreTokenizer::add(const JsonObject& object, int depth) {
     byte_level_ = true;
     if (object.boolean_or("add_prefix_space", true)) steps_.push_back({Step::Kind::kPrefixSpace, {}});
     if (object.boolean_or("use_regex", true)) {
-      add_split(SplitRegex::from_pattern(kByteLevelPattern, object.where()), SplitBehavior::kIsolated, false);
+      add_split(SplitRegex::from_pattern(kGpt2Split, object.where()), SplitBehavior::kIsolated, false);
     }
+  } else if (type == "Metaspace") {
+    add_metaspace(object);
   } else {
     object.fail("type", fmt::format("pre-tokenizer \"{}\" is not supported", escape(type)));
   }
+}
+
+void PreTokenizer::add_metaspace(const JsonObject& object) {
+  Step step{Step::Kind::kMetaspace, {}};
+  step.space = object.string("replacement");
+  if (step.space.empty()) object.fail("replacement", "is empty");
+  // Older files say only whether there is a prefix.
+  const std::string scheme = object.has("prepend_scheme")                  ? object.string("prepend_scheme")
+                             : object.boolean_or("add_prefix_space", true) ? "always"
+                                                                           : "never";
+  if (scheme == "always") {
+    step.prefix = PrefixScheme::kAlways;
+  } else if (scheme == "first") {
+    step.prefix = PrefixScheme::kFirst;
+  } else if (scheme != "never") {
+    object.fail("prepend_scheme", fmt::format("unknown scheme \"{}\"", escape(scheme)));
+  }
+  const SplitRegex at_space = SplitRegex::from_literal(step.space, object.where());
+  steps_.push_back(std::move(step));
+  if (object.boolean_or("split", true)) add_split(at_space, SplitBehavior::kMergedWithNext, false);
 }
 
 void PreTokenizer::add_split(SplitRegex regex, SplitBehavior behavior, bool invert) {
@@ -139,18 +157,43 @@ void PreTokenizer::run_split(const Step& step, const std::vector<std::string_vie
   }
 }
 
-void PreTokenizer::split(std::string_view text, std::vector<std::string_view>& words,
+// `piece` with its spaces written as the step says, and one more in front where that is called for.
+std::string_view PreTokenizer::write_spaces(const Step& step, std::string_view piece, bool at_start,
+                                            std::deque<std::string>& storage) {
+  const bool wants_prefix = step.prefix == PrefixScheme::kAlways || (step.prefix == PrefixScheme::kFirst && at_start);
+  std::string out;
+  if (wants_prefix && !piece.starts_with(step.space) && !piece.starts_with(' ')) out = step.space;
+  if (out.empty() && piece.find(' ') == std::string_view::npos) return piece;
+  for (const char c : piece) {
+    if (c == ' ') {
+      out += step.space;
+    } else {
+      out += c;
+    }
+  }
+  return storage.emplace_back(std::move(out));
+}
+
+void PreTokenizer::split(std::string_view text, bool at_start, std::vector<std::string_view>& words,
                          std::deque<std::string>& storage) const {
   if (text.empty()) return;
   std::vector<std::string_view> pieces{text}, next;
   for (const Step& step : steps_) {
     next.clear();
-    if (step.kind == Step::Kind::kPrefixSpace) {
-      for (std::string_view piece : pieces) {
-        next.push_back(piece.starts_with(' ') ? piece : storage.emplace_back(" ").append(piece));
-      }
-    } else {
-      run_split(step, pieces, next);
+    switch (step.kind) {
+      case Step::Kind::kPrefixSpace:
+        for (std::string_view piece : pieces) {
+          next.push_back(piece.starts_with(' ') ? piece : storage.emplace_back(" ").append(piece));
+        }
+        break;
+      case Step::Kind::kMetaspace:
+        for (std::string_view piece : pieces) {
+          next.push_back(write_spaces(step, piece, at_start && piece.data() == text.data(), storage));
+        }
+        break;
+      case Step::Kind::kSplit:
+        run_split(step, pieces, next);
+        break;
     }
     pieces.swap(next);
   }

@@ -64,11 +64,24 @@ class Translator {
     } else if (std::string_view("dDpPrntfx").find(c) != std::string_view::npos ||
                !std::isalnum(static_cast<unsigned char>(c))) {
       const size_t close = at("\\p{") || at("\\P{") || at("\\x{") ? in_.find('}', pos_) : std::string_view::npos;
-      copy(close == std::string_view::npos ? 2 : close + 1 - pos_);
+      if (close != std::string_view::npos && c != 'x' && close - pos_ > 5) {
+        script(close);
+      } else {
+        copy(close == std::string_view::npos ? 2 : close + 1 - pos_);
+      }
     } else {
       refuse(fmt::format("\\{}", c));
     }
     class_start_ = false;
+  }
+
+  // A property of over two letters is a script: Oniguruma's are those that a character belongs to, while PCRE2 without
+  // "sc:" also takes the ones that merely use it.
+  void script(size_t close) {
+    copy(3);
+    if (at("^")) copy(1);
+    out_ += "sc:";
+    copy(close + 1 - pos_);
   }
 
   void class_character(char c) {

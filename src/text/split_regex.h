@@ -1,9 +1,9 @@
 // The split expressions of a tokenizer.json, run by PCRE2 with the meaning they have in the file.
 //
 // The files are written for Oniguruma (Ruby syntax). The two engines agree on what real models use, except for a
-// few spellings; translate() rewrites \s (Oniguruma's white space excludes U+180E, PCRE2's does not) and \u, and
-// refuses everything whose meaning differs, so a file is split either exactly or not at all. Unicode properties
-// are those of the installed PCRE2 (10.42: Unicode 14); characters assigned later count as unassigned.
+// few spellings; translate() rewrites \s (Oniguruma's white space excludes U+180E, PCRE2's does not), scripts (\p{Han})
+// and \u, and refuses everything whose meaning differs, so a file is split either exactly or not at all. Unicode
+// properties are those of the installed PCRE2 (10.42: Unicode 14); characters assigned later count as unassigned.
 #pragma once
 
 #include <memory>

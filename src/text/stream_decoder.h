@@ -1,7 +1,8 @@
 // Token ids to text while they are generated: only whole characters leave, in order.
 //
 // Holds back bytes that a later token may complete, replaces what can no longer become a character by U+FFFD. All
-// the text it returns, finish() included, equals Tokenizer::decode of all the ids.
+// the text it returns, finish() included, equals Tokenizer::decode of all the ids, except that a stream continues a
+// prompt and so keeps a space at its beginning.
 #pragma once
 
 #include <string>

@@ -1,10 +1,7 @@
 // Encoding and decoding with a loaded tokenizer; see tokenizer.h.
 #include "text/tokenizer.h"
 
-#include <algorithm>
-
 #include "base/error.h"
-#include "text/normalize.h"
 #include "text/tokenizer_state.h"
 #include "text/utf8.h"
 
@@ -12,44 +9,6 @@ namespace carpool {
 namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
-
-// A text and the stretches of it that may hold control tokens.
-struct MarkedText {
-  std::string text;
-  std::vector<ByteRange> trusted;
-
-  void append(std::string_view more, bool is_trusted) {
-    if (is_trusted && !more.empty()) {
-      if (trusted.empty() || trusted.back().end != text.size()) trusted.push_back({text.size(), text.size()});
-      trusted.back().end += more.size();
-    }
-    text += more;
-  }
-};
-
-// NFC of text[range], stretch by stretch, so that a mark in untrusted text cannot change a trusted character.
-MarkedText normalize_part(const MarkedText& marked, ByteRange range, bool nfc) {
-  MarkedText out;
-  const auto append = [&](size_t begin, size_t end, bool trusted) {
-    const std::string_view part = std::string_view(marked.text).substr(begin, end - begin);
-    if (nfc) {
-      out.append(normalize_nfc(part), trusted);
-    } else {
-      out.append(part, trusted);
-    }
-  };
-  size_t pos = range.begin;
-  auto stretch = std::partition_point(marked.trusted.begin(), marked.trusted.end(),
-                                      [&](const ByteRange& r) { return r.end <= range.begin; });
-  for (; stretch != marked.trusted.end() && stretch->begin < range.end; ++stretch) {
-    const size_t begin = std::max(stretch->begin, range.begin), end = std::min(stretch->end, range.end);
-    append(pos, begin, false);
-    append(begin, end, true);
-    pos = end;
-  }
-  append(pos, range.end, false);
-  return out;
-}
 
 }  // namespace
 
@@ -77,7 +36,7 @@ std::vector<int> Tokenizer::encode(std::span<const Piece> pieces, bool add_speci
       ids.push_back(part.id);
       continue;
     }
-    const MarkedText normalized = normalize_part(marked, part.range, state.nfc);
+    const MarkedText normalized = state.normalizer.apply(marked, part.range);
     inner.clear();
     state.normalized_tokens.cut(normalized.text, normalized.trusted, inner);
     for (const AddedMatch& match : inner) {
@@ -89,7 +48,8 @@ std::vector<int> Tokenizer::encode(std::span<const Piece> pieces, bool add_speci
       storage.clear();
       const auto plain =
           std::string_view(normalized.text).substr(match.range.begin, match.range.end - match.range.begin);
-      state.pre_tokenizer.split(plain, words, storage);
+      const bool at_start = part.range.begin == 0 && match.range.begin == 0;
+      state.pre_tokenizer.split(plain, at_start, words, storage);
       for (std::string_view word : words) state.model.encode_word(word, scratch, ids);
     }
   }
@@ -103,7 +63,7 @@ std::string Tokenizer::decode(std::span<const int> ids, bool skip_special) const
     if (id < 0 || id >= vocab_size() || (skip_special && is_special(id))) continue;
     bytes += state_->bytes[static_cast<size_t>(id)];
   }
-  return sanitize_utf8(bytes);
+  return sanitize_utf8(state_->decoder.strip(bytes));
 }
 
 int Tokenizer::vocab_size() const { return static_cast<int>(state_->bytes.size()); }

@@ -1,12 +1,14 @@
-// Text to token ids and back, as a Hugging Face tokenizer.json (byte-level BPE) prescribes.
+// Text to token ids and back, as a Hugging Face tokenizer.json (BPE of bytes, or of characters as SentencePiece has it)
+// prescribes.
 //
 // The stages, each in a file of its own: added tokens are cut out (added_tokens.h), the rest is normalized
-// (normalize.h), split into words (pre_tokenizer.h) and merged (bpe.h). The ids equal those of the Python package
-// `tokenizers`, with deliberate differences: bytes that are not UTF-8 become U+FFFD; untrusted text never yields a
-// control token (piece.h); spaces taken by a token's rstrip are not encoded a second time when another added token
-// begins among them; an added token decodes to its own text, also outside ASCII. What a file asks for and carpool lacks
-// is refused at load. "truncation" and "padding" of the file describe batches for training and are not applied.
-// Streaming output: stream_decoder.h.
+// (normalize.h), split into words (pre_tokenizer.h) and merged (bpe.h); token_decoder.h leads back. The ids equal those
+// of the Python package `tokenizers`, with deliberate differences: bytes that are not UTF-8 become U+FFFD; untrusted
+// text never yields a control token (piece.h); spaces taken by a token's rstrip are not encoded a second time when
+// another added token begins among them; an added token decodes to its own text, also outside ASCII; broken runs of
+// byte tokens decode as broken UTF-8 does everywhere here. What a file asks for and carpool lacks is refused at load.
+// "truncation" and "padding" of the file describe batches for training and are not applied. Streaming output:
+// stream_decoder.h.
 #pragma once
 
 #include <memory>
@@ -41,15 +43,16 @@ class Tokenizer {
   // span pieces, as they would in one text.
   std::vector<int> encode(std::span<const Piece> pieces, bool add_special) const;
 
-  // The text of `ids`, broken UTF-8 replaced by U+FFFD; ids outside the vocabulary stand for nothing.
+  // The whole text of `ids`, without the space that some tokenizers begin texts with; broken UTF-8 replaced by U+FFFD;
+  // ids outside the vocabulary stand for nothing.
   // `skip_special`: leave out tokens marked special.
   std::string decode(std::span<const int> ids, bool skip_special) const;
 
   int vocab_size() const;  // highest id + 1
-  // By the file's spelling (a leading space is U+0120), or an added token's content.
+  // By the file's spelling (a leading space is U+0120 or U+2581), or an added token's content.
   std::optional<int> token_id(std::string_view token) const;
   bool is_special(int id) const;          // marked special in the file
-  bool is_control(int id) const;          // never produced by untrusted text; see added_tokens.h
+  bool is_control(int id) const;          // not for untrusted text (added_tokens.h), except as the unknown token
   std::string token_bytes(int id) const;  // raw bytes, perhaps part of a character; empty for unknown ids
 
   struct State;  // opaque; see tokenizer_state.h

@@ -1,7 +1,7 @@
 // Equality with the Python package on real books, run by hand: see python/compare/tokenizer_books.py.
 //
-// Skips where the books, the embedded model's tokenizer or the reference ids are absent. The tokenizer's path may be
-// given by CARPOOL_TOKENIZER_JSON.
+// Skips where the books, the embedded model's tokenizer or the reference ids are absent. CARPOOL_TOKENIZER may name
+// another tokenizer, a tokenizer.json, a .gguf file or a model directory, and CARPOOL_TOKENIZER_TEXTS another folder.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -9,7 +9,8 @@
 #include <filesystem>
 
 #include "base/json.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer_files.h"
+#include "text/tokenizer_gguf.h"
 
 namespace carpool {
 namespace {
@@ -19,17 +20,21 @@ std::string environment_or(const char* name, const std::string& fallback) {
   return value ? value : fallback;
 }
 
+Tokenizer load_any(const std::string& path) {
+  if (is_gguf_path(path)) return gguf_tokenizer(GgufFile::open(path).metadata());
+  return std::filesystem::is_directory(path) ? load_tokenizer(path) : Tokenizer::load(path);
+}
+
 TEST(TokenizerBooks, IdsOfRealBooksEqualThoseOfTheReference) {
   const std::string source(CARPOOL_SOURCE_DIR);
-  const std::string books = source + "/../shared/data/books/";
-  const std::string tokenizer_path =
-      environment_or("CARPOOL_TOKENIZER_JSON", source + "/models/books-qwen3/tokenizer.json");
+  const std::string books = environment_or("CARPOOL_TOKENIZER_TEXTS", source + "/../shared/data/books") + "/";
+  const std::string tokenizer_path = environment_or("CARPOOL_TOKENIZER", source + "/models/books-qwen3/tokenizer.json");
   const std::string ids_path = environment_or("CARPOOL_TOKENIZER_IDS", "");
   if (ids_path.empty()) GTEST_SKIP() << "CARPOOL_TOKENIZER_IDS is not set";
   for (const std::string& path : {books, tokenizer_path}) {
     if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is absent";
   }
-  const Tokenizer tokenizer = Tokenizer::load(tokenizer_path);
+  const Tokenizer tokenizer = load_any(tokenizer_path);
   const std::string file = read_text_file(ids_path);
   std::vector<uint32_t> values(file.size() / 4);
   std::memcpy(values.data(), file.data(), values.size() * 4);

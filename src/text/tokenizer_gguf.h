@@ -1,9 +1,10 @@
 // Tokenizers in GGUF metadata: read, and written from a tokenizer.json.
 //
-// A GGUF file names its pre-tokenizer (tokenizer.ggml.pre) instead of holding its expressions; the table of names is in
-// tokenizer_gguf.cc. What the file holds is put together to the tokenizer.json that it came from, so that there is one
-// loader and ids equal those of the original. A file may carry that JSON itself (tokenizer.huggingface.json), which
-// wins: it is what carpool writes for a tokenizer that the other keys cannot describe.
+// Byte-level BPE ("gpt2"), whose pre-tokenizer a file names (gguf_pre_tokenizers.h), and SentencePiece BPE ("llama"),
+// whose scores decide about merges (rank_merges.h). What the file holds is put together to the tokenizer.json that it
+// came from, so that there is one loader and ids equal those of the original. A file may carry that JSON itself
+// (tokenizer.huggingface.json), which wins: it is what carpool writes for a tokenizer that the other keys cannot
+// describe.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,7 @@
 // contradicts itself is refused.
 #include "text/tokenizer_gguf.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "io/test_files.h"
@@ -18,6 +19,17 @@ const std::string kSource = CARPOOL_SOURCE_DIR;
 std::vector<std::string> hard_cases() {
   const std::string path = kSource + "/tests/golden/tokenizer/hard_text.json";
   return json::value_to<std::vector<std::string>>(parse_json(read_text_file(path), path).at("cases"));
+}
+
+// As python/golden/make_tokenizer.py writes it: the count, and FNV-1a of the ids as little-endian 32-bit numbers.
+std::string id_hash(const std::vector<int>& ids) {
+  uint64_t h = 0xCBF29CE484222325ull;
+  for (const int id : ids) {
+    for (int shift = 0; shift < 32; shift += 8) {
+      h = (h ^ ((static_cast<uint32_t>(id) >> shift) & 0xFFu)) * 0x100000001B3ull;
+    }
+  }
+  return fmt::format("{} {:016x}", ids.size(), h);
 }
 
 struct Style {
@@ -58,7 +70,9 @@ INSTANTIATE_TEST_SUITE_P(Styles, GgufTokenizer,
                                          Style{"llama3_unnamed", "tests/golden/tokenizer/llama3.json", nullptr, false},
                                          Style{"flags", "tests/golden/tokenizer/flags.json", nullptr, false},
                                          Style{"digits", "tests/golden/tokenizer/digits.json", nullptr, false},
-                                         Style{"behaviors", "tests/golden/tokenizer/behaviors.json", nullptr, false}),
+                                         Style{"behaviors", "tests/golden/tokenizer/behaviors.json", nullptr, false},
+                                         Style{"llama2", "tests/golden/tokenizer/llama2.json", "<s>", false},
+                                         Style{"metaspace", "tests/golden/tokenizer/metaspace.json", "<s>", false}),
                          [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST_P(GgufTokenizer, IdsEqualThoseOfTheOriginalOnEveryHardCase) {
@@ -107,6 +121,102 @@ TEST(GgufTokenizerFixture, KeysOfTheReferenceWriterGiveTheIdsOfTheTokenizerJson)
   EXPECT_EQ(gguf_tokenizer_config(file.metadata()).chat_template, "{{ messages[0]['content'] }}");
   EXPECT_EQ(Tokenizer::parse(gguf_tokenizer_json(file.metadata()), "back").encode("a b", true),
             original.encode("a b", true));
+}
+
+// pre_tokenizers.json, by make_tokenizer_pre.py, has one vocabulary and the hashes for each name.
+TEST(GgufPreTokenizers, IdsUnderEachNameEqualThoseOfTheStagesItStandsFor) {
+  const std::string path = kSource + "/tests/golden/tokenizer/pre_tokenizers.json";
+  const json::value golden = parse_json(read_text_file(path), path);
+  const std::vector<std::string> cases = hard_cases();
+  const json::object& names = golden.at("names").as_object();
+  EXPECT_GE(names.size(), 19u);
+  for (const auto& [name, value] : names) {
+    const std::string_view hashes = value.as_string();
+    ASSERT_EQ(hashes.size(), 8 * cases.size());
+    GgufWriter writer;
+    writer.add_string("tokenizer.ggml.model", "gpt2");
+    writer.add_string("tokenizer.ggml.pre", name);
+    writer.add_strings("tokenizer.ggml.tokens", json::value_to<std::vector<std::string>>(golden.at("tokens")));
+    writer.add_strings("tokenizer.ggml.merges", json::value_to<std::vector<std::string>>(golden.at("merges")));
+    const ScratchFolder folder;
+    OutputFile out(folder.file("m.gguf"), true, 0);
+    writer.begin(out);
+    out.commit();
+    const GgufFile file = GgufFile::open(folder.file("m.gguf"));
+    const Tokenizer tokenizer = gguf_tokenizer(file.metadata());
+    size_t differing = 0;
+    for (size_t i = 0; i < cases.size(); ++i) {
+      const std::string hash = id_hash(tokenizer.encode(cases[i], true));
+      if (hash.substr(hash.size() - 8) == hashes.substr(8 * i, 8)) continue;
+      if (++differing < 4) ADD_FAILURE() << std::string_view(name) << " " << i << " " << escape(cases[i], 100);
+    }
+    EXPECT_EQ(differing, 0u) << std::string_view(name);
+  }
+}
+
+// spm.gguf holds a model trained by the sentencepiece package; make_tokenizer_spm.py.
+class SentencePieceFixture : public testing::Test {
+ protected:
+  const std::string folder_ = kSource + "/tests/golden/tokenizer/";
+  GgufFile file_ = GgufFile::open(folder_ + "spm.gguf");
+  json::value golden_ = parse_json(read_text_file(folder_ + "spm.golden.json"), "spm.golden.json");
+
+  void expect_ids(const Tokenizer& tokenizer, const char* key, bool drop_begin) {
+    const std::vector<std::string> cases = hard_cases();
+    const json::array& hashes = golden_.at(key).as_array();
+    ASSERT_EQ(hashes.size(), cases.size());
+    for (size_t i = 0; i < cases.size(); ++i) {
+      std::vector<int> ids = tokenizer.encode(cases[i], true, false);
+      if (drop_begin) {
+        ASSERT_EQ(ids.at(0), 1);
+        ids.erase(ids.begin());
+      }
+      EXPECT_EQ(id_hash(ids), std::string(hashes[i].as_string())) << i << " " << escape(cases[i]);
+    }
+  }
+};
+
+TEST_F(SentencePieceFixture, IdsEqualThoseOfTheReferenceOnEveryHardCase) {
+  const Tokenizer tokenizer = gguf_tokenizer(file_.metadata());
+  EXPECT_EQ(tokenizer.vocab_size(), golden_.at("vocab_size").as_int64());
+  expect_ids(tokenizer, "hashes", /*drop_begin=*/true);
+  for (const json::value& item : golden_.at("decoded").as_array()) {
+    const std::string text(item.at("text").as_string());
+    const auto ids = json::value_to<std::vector<int>>(item.at("ids"));
+    // These were encoded without the space that a text begins with, which decoding takes away.
+    EXPECT_EQ(tokenizer.decode(ids, false), text.starts_with(' ') ? text.substr(1) : text);
+  }
+  EXPECT_TRUE(tokenizer.is_control(tokenizer.token_id("</s>").value()));
+  EXPECT_EQ(tokenizer.encode("</s>", false, true), (std::vector<int>{2}));
+  EXPECT_GT(tokenizer.encode("</s>", false, false).size(), 1u);
+}
+
+TEST_F(SentencePieceFixture, WithoutTheSpaceThatTextsBeginWithTooAndWithoutABeginToken) {
+  GgufWriter writer;
+  for (const auto& entry : file_.metadata().entries()) writer.add(entry);
+  writer.add_bool("tokenizer.ggml.add_space_prefix", false);
+  writer.add_bool("tokenizer.ggml.add_bos_token", false);
+  const ScratchFolder folder;
+  OutputFile out(folder.file("m.gguf"), true, 0);
+  writer.begin(out);
+  out.commit();
+  const GgufFile file = GgufFile::open(folder.file("m.gguf"));
+  const Tokenizer tokenizer = gguf_tokenizer(file.metadata());
+  expect_ids(tokenizer, "hashes_without_prefix", /*drop_begin=*/false);
+  for (const json::value& item : golden_.at("decoded").as_array()) {
+    EXPECT_EQ(tokenizer.decode(json::value_to<std::vector<int>>(item.at("ids")), false),
+              std::string(item.at("text").as_string()));
+  }
+}
+
+TEST_F(SentencePieceFixture, WrittenAsJsonForOtherProgramsItHasMergesAndTheSameIds) {
+  const Tokenizer tokenizer = gguf_tokenizer(file_.metadata());
+  const std::string text = gguf_tokenizer_json(file_.metadata());
+  const json::value root = parse_json(text, "back");
+  EXPECT_FALSE(root.at("model").as_object().contains("ranks"));
+  EXPECT_GT(root.at("model").at("merges").as_array().size(), 300u);
+  const Tokenizer back = Tokenizer::parse(text, "back");
+  for (const std::string& c : hard_cases()) EXPECT_EQ(back.encode(c, true), tokenizer.encode(c, true)) << escape(c);
 }
 
 // The 256 byte tokens, two merges, one control token and one user-defined token.
@@ -177,11 +287,11 @@ TEST_F(GgufTokenizerParts, AUserDefinedTokenMayTakePartInMerges) {
 
 TEST_F(GgufTokenizerParts, UnknownModelsAndPreTokenizersAreRefusedWithTheSupportedOnes) {
   Parts p;
-  p.model = "llama";
-  EXPECT_TRUE(contains(refusal(p, ErrorKind::kConfig), "\"llama\" is not supported; supported: gpt2"));
+  p.model = "t5";
+  EXPECT_TRUE(contains(refusal(p, ErrorKind::kConfig), "\"t5\" is not supported; supported: gpt2"));
   p = Parts();
-  p.pre = "default";
-  EXPECT_TRUE(contains(refusal(p, ErrorKind::kConfig), "\"default\" is not supported; supported: gpt-2, olmo, qwen2"));
+  p.pre = "viking";
+  EXPECT_TRUE(contains(refusal(p, ErrorKind::kConfig), "\"viking\" is not supported; supported: gpt-2, olmo, smollm"));
 }
 
 TEST_F(GgufTokenizerParts, WhatContradictsItselfIsRefused) {  // G14
@@ -217,6 +327,16 @@ TEST_F(GgufTokenizerParts, WhatContradictsItselfIsRefused) {  // G14
   p = Parts();
   p.more = {gguf_text("tokenizer.huggingface.json", "{")};
   EXPECT_TRUE(contains(refusal(p), "tokenizer.huggingface.json"));
+}
+
+TEST_F(GgufTokenizerParts, ASentencePieceModelNeedsItsScores) {
+  Parts p;
+  p.model = "llama";
+  EXPECT_TRUE(contains(refusal(p), "tokenizer.ggml.scores"));
+  p.more = {gguf_array("tokenizer.ggml.scores", 6, p.tokens.size(), std::string(4 * p.tokens.size(), '\xff'))};
+  EXPECT_TRUE(contains(refusal(p), "entry 0 is not a number"));
+  p.more = {gguf_array("tokenizer.ggml.scores", 5, p.tokens.size(), std::string(4 * p.tokens.size(), '\0'))};
+  EXPECT_TRUE(contains(refusal(p), "must be an array of float32"));
 }
 
 TEST_F(GgufTokenizerParts, AFileWithoutTokensHasNoTokenizer) {

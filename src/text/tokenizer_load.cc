@@ -3,47 +3,11 @@
 
 #include <algorithm>
 
-#include "text/normalize.h"
+#include "text/sequence.h"
 #include "text/tokenizer_state.h"
 
 namespace carpool {
 namespace {
-
-constexpr int kMaxDepth = 8;
-
-// Visits the members of a possibly nested {"type": "Sequence", <list_key>: [...]}, first to last.
-template <class Visit>
-void for_each_member(const JsonObject& object, std::string_view list_key, const Visit& visit, int depth = 0) {
-  if (object.string("type") != "Sequence") return visit(object);
-  if (depth == kMaxDepth) object.fail("type", fmt::format("Sequence nested deeper than {} levels", kMaxDepth));
-  const json::array& list = object.array(list_key);
-  for (size_t i = 0; i < list.size(); ++i) {
-    for_each_member(JsonObject(list[i], fmt::format("{}: \"{}\"[{}]", object.where(), list_key, i)), list_key, visit,
-                    depth + 1);
-  }
-}
-
-[[noreturn]] void refuse_type(const JsonObject& object, const char* what) {
-  object.fail("type", fmt::format("{} \"{}\" is not supported", what, escape(object.string("type"))));
-}
-
-bool load_normalizer(const JsonObject& root) {
-  bool nfc = false;
-  if (!root.has("normalizer")) return nfc;
-  for_each_member(root.object("normalizer"), "normalizers", [&](const JsonObject& object) {
-    if (object.string("type") != "NFC") refuse_type(object, "normalizer");
-    nfc = true;
-  });
-  return nfc;
-}
-
-void check_decoder(const JsonObject& root) {
-  if (!root.has("decoder")) root.fail("decoder", "must be ByteLevel");
-  int n = 0;
-  for_each_member(root.object("decoder"), "decoders", [&](const JsonObject& object) {
-    if (object.string("type") != "ByteLevel" || ++n > 1) refuse_type(object, "decoder");
-  });
-}
 
 // Enters the added tokens into `state` after checking them against the vocabulary and each other.
 void place_added_tokens(const JsonObject& root, const std::vector<AddedToken>& added, Tokenizer::State& state,
@@ -63,15 +27,14 @@ void place_added_tokens(const JsonObject& root, const std::vector<AddedToken>& a
     }
     taken[id] = true;
     state.added_ids.emplace(token.content, token.id);
-    state.bytes[id] = token.content;
+    state.bytes[id] = state.decoder.added_bytes(token.content);
     state.special[id] = token.special;
     state.control[id] = token.control;
   }
 }
 
 // Sizes the tables, fills them, and makes sure that every id below the highest is somebody's.
-void build_tables(const JsonObject& root, const ByteAlphabet& alphabet, const std::vector<AddedToken>& added,
-                  Tokenizer::State& state) {
+void build_tables(const JsonObject& root, const std::vector<AddedToken>& added, Tokenizer::State& state) {
   int highest = 0;
   for (const auto& [token, id] : state.model.vocab()) highest = std::max(highest, id);
   for (const AddedToken& token : added) highest = std::max(highest, token.id);
@@ -82,7 +45,7 @@ void build_tables(const JsonObject& root, const ByteAlphabet& alphabet, const st
   std::vector<bool> taken(count);
   for (const auto& [token, id] : state.model.vocab()) {
     taken[static_cast<size_t>(id)] = true;
-    state.bytes[static_cast<size_t>(id)] = alphabet.bytes_of(token).value_or(token);
+    state.bytes[static_cast<size_t>(id)] = state.decoder.token_bytes(token);
   }
   place_added_tokens(root, added, state, taken);
   if (const auto hole = std::find(taken.begin(), taken.end(), false); hole != taken.end()) {
@@ -137,18 +100,18 @@ Tokenizer Tokenizer::parse(std::string_view text, const std::string& where) {
 
 Tokenizer Tokenizer::from_json(const json::value& value, const std::string& where) {
   const JsonObject root(value, where);
-  const ByteAlphabet alphabet;
   auto state = std::make_shared<State>();
-  state->nfc = load_normalizer(root);
+  state->normalizer = Normalizer::load(root);
   state->pre_tokenizer = PreTokenizer::load(root);
-  check_decoder(root);
-  state->model = BpeModel::load(root.object("model"), alphabet);
+  const bool byte_level = state->pre_tokenizer.is_byte_level();
+  state->decoder = TokenDecoder::load(root, byte_level);
+  state->model = BpeModel::load(root.object("model"), byte_level);
   std::vector<AddedToken> added = load_added_tokens(root, kMaxTokens - 1);
-  build_tables(root, alphabet, added, *state);
+  build_tables(root, added, *state);
   load_post_processor(root, *state);
   std::vector<AddedToken> raw, normalized;
   for (AddedToken& token : added) {
-    if (token.normalized && state->nfc) token.content = normalize_nfc(token.content);
+    if (token.normalized) token.content = state->normalizer.apply(token.content);
     (token.normalized ? normalized : raw).push_back(std::move(token));
   }
   state->raw_tokens = AddedTokenMatcher(std::move(raw));

@@ -12,8 +12,8 @@
 namespace carpool {
 namespace {
 
-std::string small_file() {
-  return read_text_file(std::string(CARPOOL_SOURCE_DIR) + "/tests/golden/tokenizer/digits.json");
+std::string small_file(const std::string& name = "digits") {
+  return read_text_file(std::string(CARPOOL_SOURCE_DIR) + "/tests/golden/tokenizer/" + name + ".json");
 }
 
 // What is wrong with `text` according to the loader; empty when it loads.
@@ -41,8 +41,8 @@ json::object& vocab(json::object& root) { return model(root).at("vocab").as_obje
 json::array& added(json::object& root) { return root.at("added_tokens").as_array(); }
 json::value parse(const char* text) { return json::parse(text); }
 
-void expect_refused(const std::vector<Damage>& damages) {
-  const json::value good = json::parse(small_file());
+void expect_refused(const std::vector<Damage>& damages, const char* file = "digits") {
+  const json::value good = json::parse(small_file(file));
   ASSERT_EQ(refusal(json::serialize(good)), "");
   for (const Damage& damage : damages) {
     json::value bad = good;
@@ -138,9 +138,9 @@ TEST(TokenizerFile, StagesThatAreNotSupportedAreRefusedByTheirKeyPath) {
       {"suffix", set_model("end_of_word_suffix", "</w>"), "\"end_of_word_suffix\""},
       {"normalizer", set("normalizer", R"({"type":"Sequence","normalizers":[{"type":"NFC"},{"type":"Lowercase"}]})"),
        "\"normalizer\": \"normalizers\"[1]: \"type\": normalizer \"Lowercase\" is not supported"},
-      {"metaspace", set("pre_tokenizer", R"({"type":"Metaspace"})"), "pre-tokenizer \"Metaspace\" is not supported"},
-      {"no byte level", set("pre_tokenizer", R"({"type":"Digits"})"), "\"pre_tokenizer\": has no ByteLevel"},
-      {"no pre-tokenizer", set("pre_tokenizer", "null"), "\"pre_tokenizer\": has no ByteLevel"},
+      {"whitespace", set("pre_tokenizer", R"({"type":"Whitespace"})"), "pre-tokenizer \"Whitespace\" is not supported"},
+      {"no byte level", set("pre_tokenizer", R"({"type":"Digits"})"), "decoder \"ByteLevel\" is not supported"},
+      {"no pre-tokenizer", set("pre_tokenizer", "null"), "decoder \"ByteLevel\" is not supported"},
       {"decoder", set("decoder", R"({"type":"WordPiece"})"), "decoder \"WordPiece\" is not supported"},
       {"no decoder", set("decoder", "null"), "\"decoder\": must be ByteLevel"},
       {"post-processor", set("post_processor", R"({"type":"BertProcessing"})"), "post-processor \"BertProcessing\""},
@@ -164,6 +164,39 @@ TEST(TokenizerFile, StagesThatAreNotSupportedAreRefusedByTheirKeyPath) {
        },
        "nested deeper than 8"},
   });
+}
+
+TEST(TokenizerFile, StagesOfCharacterVocabulariesThatAreNotSupportedAreRefusedByTheirKeyPath) {
+  const auto set = [](const char* key, const char* text) { return [=](json::object& r) { r[key] = parse(text); }; };
+  const auto set_model = [](const char* key, json::value v) { return [=](json::object& r) { model(r)[key] = v; }; };
+  const auto decoders = [](const char* list) {
+    return [=](json::object& r) { r["decoder"] = {{"type", "Sequence"}, {"decoders", parse(list)}}; };
+  };
+  expect_refused(
+      {
+          {"a byte missing", [](auto& r) { vocab(r).erase("<0x0A>"); }, "\"vocab\": has no token <0x0A>"},
+          {"unknown token unknown", set_model("unk_token", "<what>"), "\"unk_token\": is not in the vocabulary"},
+          {"ranks of a wrong type", set_model("ranks", json::array{"x"}), "\"ranks\": entry 0 must be null or 0 to"},
+          {"negative rank", set_model("ranks", json::array{nullptr, -1}), "\"ranks\": entry 1 must be"},
+          {"expression in a normalizer",
+           set("normalizer", R"({"type":"Replace","pattern":{"Regex":" "},"content":"_"})"), "\"String\": missing"},
+          {"nothing to replace", set("normalizer", R"({"type":"Replace","pattern":{"String":""},"content":"_"})"),
+           "\"String\": is empty"},
+          {"space of no width", set("pre_tokenizer", R"({"type":"Metaspace","replacement":""})"), "\"replacement\""},
+          {"prefix scheme", set("pre_tokenizer", R"({"type":"Metaspace","replacement":"_","prepend_scheme":"last"})"),
+           "unknown scheme \"last\""},
+          {"metaspace decoder", set("decoder", R"({"type":"Metaspace","replacement":"_"})"), "decoder \"Metaspace\""},
+          {"strip before fuse", decoders(R"([{"type":"Strip","content":" ","start":1,"stop":0},{"type":"Fuse"}])"),
+           "decoder \"Strip\" is not supported"},
+          {"replace after bytes",
+           decoders(R"([{"type":"ByteFallback"},{"type":"Replace","pattern":{"String":"_"},"content":" "}])"),
+           "decoder \"Replace\" is not supported"},
+          {"strip of two characters",
+           decoders(R"([{"type":"Fuse"},{"type":"Strip","content":"ab","start":1,"stop":0}])"), "one character"},
+          {"strip at the end", decoders(R"([{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":1}])"),
+           "\"stop\": must be 0"},
+      },
+      "llama2");
 }
 
 TEST(TokenizerFile, AnExpressionThatBacktracksWithoutEndIsStopped) {
@@ -192,6 +225,7 @@ TEST(TokenizerFile, SpellingsThatTheTwoExpressionEnginesReadDifferentlyAreRefuse
     EXPECT_EQ(translate(pattern, "x"), pattern);
   }
   EXPECT_EQ(translate("\\u4e00", "x"), "\\x{4e00}");
+  EXPECT_EQ(translate("[\\p{Han}\\P{^Latin}]\\p{Lu}", "x"), "[\\p{sc:Han}\\P{^sc:Latin}]\\p{Lu}");
 }
 
 TEST(TokenizerFile, EveryPrefixIsRefused) {

@@ -5,15 +5,18 @@
 
 #include "text/added_tokens.h"
 #include "text/bpe.h"
+#include "text/normalize.h"
 #include "text/pre_tokenizer.h"
+#include "text/token_decoder.h"
 #include "text/tokenizer.h"
 
 namespace carpool {
 
 struct Tokenizer::State {
-  bool nfc = false;
+  Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   BpeModel model;
+  TokenDecoder decoder;
   AddedTokenMatcher raw_tokens;         // matched before normalization
   AddedTokenMatcher normalized_tokens;  // matched after it
   StringMap<int> added_ids;             // by content as written in the file
