@@ -85,6 +85,17 @@ def train(style):
     return tokenizer
 
 
+def without_bytes(tokenizer):
+    """The same without tokens for some bytes that text hardly has, which then disappear."""
+    data = json.loads(tokenizer.to_str())
+    absent = [c for c in byte_level().pre_tokenize_str("\x00\x01\x1b\x7f")[0][0]] + ["\u00f1", "\u00f2", "\u00f4"]
+    kept = sorted((i, t) for t, i in data["model"]["vocab"].items() if t not in absent)
+    data["model"]["vocab"] = {t: n for n, (_, t) in enumerate(kept)}
+    for token in data["added_tokens"]:
+        token["id"] = data["model"]["vocab"].setdefault(token["content"], len(data["model"]["vocab"]))
+    return Tokenizer.from_str(json.dumps(data, ensure_ascii=False))
+
+
 def fnv1a(ids):
     h = 0xCBF29CE484222325
     for i in ids:
@@ -129,8 +140,11 @@ def main():
     out.mkdir(parents=True, exist_ok=True)
     cases = make_hard_text.hard_cases(SEED, 100_000) + [" zqxj", " zqxjz"]
     write(out / "hard_text.json", {"made_by": MAKER, "seed": SEED, "cases": cases})
-    for name, style in styles().items():
-        tokenizer = train(style)
+    tokenizers_by_name = {name: train(style) for name, style in styles().items()}
+    smollm = train((pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level(use_regex=True)]), None, False,
+                    special("<|begin|>", "<|end|>", "<|pad|>"), None, 500))
+    tokenizers_by_name["smollm"] = without_bytes(smollm)
+    for name, tokenizer in tokenizers_by_name.items():
         write(out / f"{name}.json", json.loads(tokenizer.to_str()))
         write(out / f"{name}.golden.json", golden(tokenizer, cases))
         print(name, tokenizer.get_vocab_size(), "tokens", len(cases), "cases")

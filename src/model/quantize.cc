@@ -178,7 +178,7 @@ const GgufArchitecture& describe_directory(const QuantizeOptions& options, GgufW
   writer.add_string("general.type", "model");
   writer.add_string("general.name", escape(name));
   if (!has_tokenizer) {
-    report.notes.push_back("the directory has no tokenizer: the file can be measured but not talked to");
+    report.notes.push_back("the directory has no tokenizer.json or tiktoken.model: the file can be measured but not talked to");
   } else if (!add_gguf_tokenizer(text, path, tokens, config.vocab, writer)) {
     report.notes.push_back(
         "the tokenizer is stored as tokenizer.huggingface.json too, because the usual keys cannot describe it; "

@@ -81,10 +81,11 @@ void BpeModel::load_bytes(const JsonObject& model) {
   const ByteAlphabet alphabet;
   for (int b = 0; b < 256; ++b) {
     const auto found = vocab_.find(alphabet.spelling(static_cast<unsigned char>(b)));
-    const bool occurs_in_utf8 = b < 0xC0 || (b >= 0xC2 && b <= 0xF4);
-    if (found == vocab_.end() && occurs_in_utf8) {
-      model.fail("vocab", fmt::format("has no token for the byte 0x{:02x}", b));
-    }
+    // Published vocabularies lack control characters and the first bytes of planes that hold no text. These disappear:
+    // "unk_token" is often an end token here, which text of a user must not become.
+    const bool is_rare =
+        (b < 0x20 && b != '\t' && b != '\n' && b != '\r') || b == 0x7F || b == 0xC0 || b == 0xC1 || b >= 0xF1;
+    if (found == vocab_.end() && !is_rare) model.fail("vocab", fmt::format("has no token for the byte 0x{:02x}", b));
     byte_ids_[static_cast<size_t>(b)] = found == vocab_.end() ? -1 : found->second;
   }
 }
@@ -208,7 +209,9 @@ void BpeModel::start(std::string_view word, std::vector<Scratch::Symbol>& symbol
   };
   if (byte_level_) {
     symbols.reserve(word.size());
-    for (const char c : word) push(byte_ids_[static_cast<unsigned char>(c)]);
+    for (const char c : word) {
+      if (const int id = byte_ids_[static_cast<unsigned char>(c)]; id >= 0) push(id);
+    }
   } else {
     bool after_unknown = false;
     for (size_t begin = 0, end = 0; begin < word.size(); begin = end) {

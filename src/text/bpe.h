@@ -1,9 +1,10 @@
 // Byte-pair encoding of one word: repeatedly join the neighbouring pair that training joined first.
 //
 // A word starts as its bytes (byte-level vocabularies) or as its characters, of which one that is no token becomes its
-// bytes, or else the unknown token. Owns the vocabulary and the merge table. A heap of candidate joins over a linked
-// list of symbols makes a word of n bytes cost n log n, so a prompt of a million equal letters is no attack. Cutting
-// text into words is pre_tokenizer.h; added tokens never come here.
+// bytes, or else the unknown token, or nothing. Owns the vocabulary and
+// the merge table. A heap of candidate joins over a linked list of symbols makes a word of n bytes cost n log n, so a
+// prompt of a million equal letters is no attack. Cutting text into words is pre_tokenizer.h; added tokens never come
+// here.
 #pragma once
 
 #include <array>
@@ -66,11 +67,11 @@ class BpeModel {
 
   StringMap<int> vocab_;
   bool byte_level_ = true;
-  std::array<int, 256> byte_ids_{};   // -1 for a byte that has no token
-  bool byte_fallback_ = false;        // the rest is about characters
-  bool fuse_unknown_ = false;         // a run of unknown characters becomes one unknown token
-  int unknown_ = -1;                  // -1: unknown characters disappear
-  std::array<int, 128> ascii_ids_{};  // -1 where there is none
+  std::array<int, 256> byte_ids_{};   // -1 for a byte that has no token and disappears
+  bool byte_fallback_ = false;        // of characters: those that are no token become bytes
+  bool fuse_unknown_ = false;         // of characters: a run of unknown ones becomes one unknown token
+  int unknown_ = -1;                  // of characters; -1: unknown ones disappear
+  std::array<int, 128> ascii_ids_{};  // of characters; -1 where there is none
   std::vector<Merge> merges_;         // open addressing, a power of two at least twice the count
   StringMap<int> whole_words_;        // raw bytes or text -> id, filled only when the file says ignore_merges
 };

@@ -68,7 +68,8 @@ TEST(Tiktoken, WrittenAsTokenizerJsonItHasMergesAndTheSameIds) {
   EXPECT_EQ(text.find("\"ranks\""), std::string::npos);
   const Tokenizer back = Tokenizer::parse(text, "back"), original = load_tokenizer(kFolder);
   const std::string hard = std::string(CARPOOL_SOURCE_DIR) + "/tests/golden/tokenizer/hard_text.json";
-  for (const json::value& item : parse_json(read_text_file(hard), hard).at("cases").as_array()) {
+  const json::value golden = parse_json(read_text_file(hard), hard);
+  for (const json::value& item : golden.at("cases").as_array()) {
     const std::string_view c = item.as_string();
     EXPECT_EQ(back.encode(c, true), original.encode(c, true)) << escape(c);
   }

@@ -311,8 +311,8 @@ TEST_F(GgufTokenizerParts, WhatContradictsItselfIsRefused) {  // G14
   p.tokens[257] = p.tokens[256];
   EXPECT_TRUE(contains(refusal(p), "token 257: \"ab\" is there twice"));
   p = Parts();
-  p.tokens[0] = "xyz";
-  EXPECT_TRUE(contains(refusal(p), "no token for the byte 0x00"));
+  p.tokens['A'] = "xyz";
+  EXPECT_TRUE(contains(refusal(p), "no token for the byte 0x41"));
   p = Parts();
   p.merges.push_back("q zz");
   EXPECT_TRUE(contains(refusal(p), "is not in the vocabulary"));

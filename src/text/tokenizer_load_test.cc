@@ -56,7 +56,7 @@ TEST(TokenizerFile, BadVocabulariesAreRefusedByTheirKeyPath) {
   expect_refused({
       {"not an object", [](auto& r) { model(r)["vocab"] = json::array{}; }, "\"model\": \"vocab\": expected an object"},
       {"missing", [](auto& r) { model(r).erase("vocab"); }, "\"vocab\": missing"},
-      {"empty", [](auto& r) { model(r)["vocab"] = json::object{}; }, "no token for the byte 0x00"},
+      {"empty", [](auto& r) { model(r)["vocab"] = json::object{}; }, "no token for the byte 0x09"},
       {"a byte missing", [](auto& r) { vocab(r).erase("A"); }, "no token for the byte 0x41"},
       {"negative id", [](auto& r) { vocab(r)["A"] = -1; }, "\"A\": must be 0 to 4194303"},
       {"id at the limit", [](auto& r) { vocab(r)["A"] = 1 << 22; }, "\"A\": must be 0 to 4194303"},

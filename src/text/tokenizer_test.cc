@@ -44,7 +44,7 @@ class GoldenTokenizer : public testing::TestWithParam<const char*> {
 
 INSTANTIATE_TEST_SUITE_P(Styles, GoldenTokenizer,
                          testing::Values("gpt2", "qwen2", "llama3", "flags", "digits", "behaviors", "llama2",
-                                         "metaspace", "metaspace_split", "unknown", "kimi"),
+                                         "metaspace", "metaspace_split", "unknown", "kimi", "smollm"),
                          [](const auto& instance) { return std::string(instance.param); });
 
 TEST_P(GoldenTokenizer, IdsEqualThoseOfTheReferenceOnEveryHardCase) {
