@@ -4,8 +4,8 @@ Given one request (the JSON of `carpool routing score`, described in src/cli/rou
 
     python python/reference/routing.py request.json      # or - for standard input
 
-Nothing here is fast and nothing is shared with the C++ code. Arithmetic is float32 where carpool's is; exponentials are
-rounded from float64, so they may differ from C++ in the last bit. To add a policy: a function in the section "Policies"
+Nothing here is fast and nothing is shared with the C++ code. Arithmetic is float32 where carpool's is; exponentials and
+the sum of a softmax are rounded from float64, as there, which makes the bits the same. To add a policy: a function in the section "Policies"
 and an entry in POLICIES. Golden files are made from this by python/golden/make_routing.py.
 """
 import json
@@ -30,7 +30,7 @@ def softmax(logits):
     else:
         shifted = np.where(usable, logits, -INF) - top
         powers = np.exp(shifted.astype(np.float64)).astype(F32)
-    return powers / powers.sum(dtype=F32)
+    return powers / F32(powers.sum(dtype=np.float64))
 
 
 def sigmoid(logits):

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 
 #include "base/error.h"
@@ -18,28 +20,62 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 [[noreturn]] void bad(const std::string& sentence) { throw Error(ErrorKind::kMalformed, sentence); }
 
-// Softmax over the choosable logits of one row; the rest gets 0. Sums in id order, float32.
+// exp(x) to about one unit in the last place of a double; garbage for |x| > 700. Without branches or calls, so that
+// compilers make vectors of it: 2^n as bits, times the Taylor polynomial of the rest, which is at most ln(2)/2.
+// Exponentials and their sums are taken in double and rounded once: the float32 result is then the same whatever
+// library computed it and in whatever order it was summed, but for one value in some 2^28.
+inline double exponential(double x) {
+  constexpr double kLog2E = 0x1.71547652b82fep+0, kShift = 0x1.8p52;
+  constexpr double kLn2High = 0x1.62e42feep-1, kLn2Low = 0x1.a39ef35793c76p-33;  // n * kLn2High is exact
+  const double shifted = x * kLog2E + kShift;                                    // its last bits are n
+  const double n = shifted - kShift;
+  const double rest = (x - n * kLn2High) - n * kLn2Low;
+  double p = 1.0 / 6227020800;
+  p = p * rest + 1.0 / 479001600;
+  p = p * rest + 1.0 / 39916800;
+  p = p * rest + 1.0 / 3628800;
+  p = p * rest + 1.0 / 362880;
+  p = p * rest + 1.0 / 40320;
+  p = p * rest + 1.0 / 5040;
+  p = p * rest + 1.0 / 720;
+  p = p * rest + 1.0 / 120;
+  p = p * rest + 1.0 / 24;
+  p = p * rest + 1.0 / 6;
+  p = p * rest + 1.0 / 2;
+  p = p * rest + 1.0 / 1;
+  p = p * rest + 1.0 / 1;
+  return p * std::bit_cast<double>((std::bit_cast<uint64_t>(shifted) + 1023) << 52);
+}
+
+constexpr float kVanishes = 128;  // exp(-128) is 0 in float32
+
+// Softmax over the choosable logits of one row; the rest gets 0.
 void softmax(std::span<const float> logits, std::span<float> mix) {
   float top = -kInf;
   for (float x : logits) top = x > top ? x : top;
-  float sum = 0;
+  for (size_t e = 0; e < logits.size(); ++e) mix[e] = static_cast<float>(exponential(double{logits[e] - top}));
+  double total = 0;
   for (size_t e = 0; e < logits.size(); ++e) {
-    // With a +inf on top the rest has no mass, and inf - inf must not be formed.
     const float x = logits[e];
-    mix[e] = !choosable(x) ? 0.0f : top == kInf ? (x == kInf ? 1.0f : 0.0f) : std::exp(x - top);
-    sum += mix[e];
+    // With a +inf on top the rest has no mass; NaN fails every comparison.
+    if (top == kInf) mix[e] = x == kInf ? 1.0f : 0.0f;
+    if (!(x - top > -kVanishes) && top < kInf) mix[e] = 0.0f;
+    total += double{mix[e]};
   }
+  const auto sum = static_cast<float>(total);
   if (sum > 0) {
     for (float& m : mix) m /= sum;
   }
 }
 
-// Both branches keep the exponential at most 1, so a small sigmoid keeps its digits instead of passing through inf.
-float sigmoid(float x) {
-  if (!choosable(x)) return 0.0f;
-  if (x >= 0) return 1.0f / (1.0f + std::exp(-x));
-  const float e = std::exp(x);
-  return e / (1.0f + e);
+// In double a sigmoid keeps its digits down to the smallest float32 number.
+void sigmoid(std::span<const float> logits, std::span<float> mix) {
+  for (size_t e = 0; e < logits.size(); ++e) {
+    mix[e] = static_cast<float>(1 / (1 + exponential(-double{logits[e]})));
+  }
+  for (size_t e = 0; e < logits.size(); ++e) {
+    if (!(std::abs(logits[e]) < kVanishes)) mix[e] = logits[e] > 0 ? 1.0f : 0.0f;  // NaN: 0
+  }
 }
 
 // The score of one group of selection scores: its best, or the sum of its two best; experts that cannot be chosen do
@@ -80,14 +116,16 @@ void limit_groups(const Scoring& scoring, std::span<float> rank) {
 void score_row(const Scoring& scoring, std::span<const float> logits, std::span<float> rank, std::span<float> mix) {
   const bool has_bias = !scoring.selection_bias.empty();
   if (scoring.kind == Scoring::Kind::kSigmoid) {
-    for (size_t e = 0; e < logits.size(); ++e) mix[e] = sigmoid(logits[e]);
+    sigmoid(logits, mix);
   } else {
     softmax(logits, mix);
   }
   const std::span<const float> selection = scoring.kind == Scoring::Kind::kSoftmaxTopk ? logits : mix;
+  const float* bias = has_bias ? scoring.selection_bias.data() : nullptr;
+  for (size_t e = 0; e < logits.size(); ++e) rank[e] = bias ? selection[e] + bias[e] : selection[e];
   for (size_t e = 0; e < logits.size(); ++e) {
-    const float s = selection[e] + (has_bias ? scoring.selection_bias[e] : 0.0f);
-    rank[e] = choosable(logits[e]) && choosable(s) ? s : -kInf;
+    const bool usable = choosable(logits[e]) & choosable(rank[e]);
+    rank[e] = usable ? rank[e] : -kInf;
   }
   if (scoring.topk_group < scoring.n_group) limit_groups(scoring, rank);
   if (scoring.kind == Scoring::Kind::kSoftmax && !has_bias) {

@@ -2,7 +2,7 @@
 //
 // Owns Scoring and its two functions. Sources: Qwen3-MoE and OLMoE (softmax with and without renormalisation), gpt-oss
 // (softmax over the chosen), DeepSeek-V3 and GLM-4.5 to 5 (sigmoid, selection bias, groups, routed scaling).
-// All arithmetic is float32.
+// Arithmetic is float32; exponentials and a softmax's sum are double, rounded, so that other code gets the same bits.
 #pragma once
 
 #include <span>

@@ -57,6 +57,25 @@ TEST(Scoring, SoftmaxIsTheTextbookOne) {
   for (size_t e = 0; e < 3; ++e) EXPECT_NEAR(s.mix[e], std::exp(1.0 + static_cast<double>(e)) / z, 4 * kEps);
 }
 
+TEST(Scoring, ScoresAreTheRoundedRealNumbers) {
+  // What lets other implementations get the same bits: no error of an exponential is left in float32.
+  std::vector<float> logits;
+  for (int i = -130'000; i <= 130'000; ++i) logits.push_back(static_cast<float>(i) / 1000);
+  const Scores s = scores({.kind = Kind::kSigmoid}, logits);
+  const Scores pair = scores({}, logits, 1);  // rows of one expert
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const long double x = logits[i];
+    ASSERT_EQ(s.mix[i], static_cast<float>(1 / (1 + std::exp(-x)))) << logits[i];
+    ASSERT_EQ(pair.mix[i], 1.0f);
+  }
+  for (size_t i = 0; i + 1 < logits.size(); i += 7) {
+    const float low = -std::abs(logits[i]);
+    const float e = static_cast<float>(std::exp(static_cast<long double>(low)));
+    const Scores two = scores({}, {0, low});
+    ASSERT_EQ(two.mix[1], e / (1 + e)) << low;
+  }
+}
+
 TEST(Scoring, WithoutRenormalisingWeightsAreTheFullSoftmax) {
   const Scoring scoring{.renormalize = false};
   const Routed r = route(scoring, {1, 2, 3}, 2);
