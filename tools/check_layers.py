@@ -2,8 +2,8 @@
 """Checks who includes whom in src/.
 
 A folder may include folders of lower rank and itself, never a sibling of its own rank; kernels/ is seen by backend/
-alone. Prints every violation as file:line and exits 1. The same table is in ARCHITECTURE.md and, as link
-dependencies, in the CMake files. Does not look at includes in angle brackets.
+alone, capi/ sees base/ and routing/ alone. Prints every violation as file:line and exits 1. The same table is in
+ARCHITECTURE.md and, as link dependencies, in the CMake files. Does not look at includes in angle brackets.
 
     tools/check_layers.py [SRC]        check a tree (default: src/ beside this folder)
     tools/check_layers.py --self-test  check that violations of every kind are found
@@ -17,14 +17,15 @@ from pathlib import Path
 RANKS = {
     "base": 0,
     "tensor": 1, "routing": 1,
-    "io": 2, "kernels": 2,
+    "io": 2, "kernels": 2, "capi": 2,
     "text": 3, "backend": 3,
     "model": 4,
     "engine": 5,
     "measure": 6, "server": 6,
     "cli": 7,
 }
-ONLY_FOR = {"kernels": {"backend"}}  # folder -> the only other folders that may include it
+ONLY_FOR = {"kernels": {"backend"}, "capi": set()}  # folder -> the only other folders that may include it
+SEES_ONLY = {"capi": {"base", "routing"}}  # folder -> the only other folders that it may include
 GENERATED = {"build_info.h"}  # written by the build, so absent from the tree
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
 SOURCES = {".h", ".cc", ".def"}
@@ -43,7 +44,10 @@ def problem_of(src, file, target):
     if seen not in RANKS:
         return None  # reported once, as a folder
     if seen in ONLY_FOR and folder not in ONLY_FOR[seen]:
-        return f'{folder}/ may not include "{target}": only {", ".join(sorted(ONLY_FOR[seen]))}/ sees {seen}/'
+        who = f'only {", ".join(sorted(ONLY_FOR[seen]))}/ sees' if ONLY_FOR[seen] else "nobody sees"
+        return f'{folder}/ may not include "{target}": {who} {seen}/'
+    if seen not in SEES_ONLY.get(folder, {seen}):
+        return f'{folder}/ may not include "{target}": it sees only {", ".join(sorted(SEES_ONLY[folder]))}/'
     if RANKS[seen] >= RANKS[folder]:
         return f'{folder}/ (rank {RANKS[folder]}) may not include "{target}" (rank {RANKS[seen]})'
     return None
@@ -70,6 +74,7 @@ def self_test():
     good = {
         "base/error.h": "", "tensor/format.h": '#include "base/error.h"\n', "routing/types.h": "",
         "kernels/kernels.h": '#include "tensor/format.h"\n', "model/config.h": '#include "routing/types.h"\n',
+        "capi/router.cc": '#include <carpool/routing.h>\n#include "routing/types.h"\n',
         "backend/cpu/ops.cc": '#include <vector>\n#include "kernels/kernels.h"\n',
     }
     cases = [
@@ -77,6 +82,8 @@ def self_test():
         ({"base/bad.cc": '#include "tensor/format.h"\n'}, "base/bad.cc:1: base/ (rank 0)"),
         ({"routing/bad.cc": '\n#include "tensor/format.h"\n'}, "routing/bad.cc:2: routing/ (rank 1)"),
         ({"model/bad.cc": '  #  include "kernels/kernels.h"\n'}, "only backend/ sees kernels/"),
+        ({"capi/bad.cc": '#include "tensor/format.h"\n'}, "it sees only base, routing/"),
+        ({"capi/a.h": "", "cli/bad.cc": '#include "capi/a.h"\n'}, "nobody sees capi/"),
         ({"model/bad.cc": '#include "model/absent.h"\n'}, 'no such file in src/: "model/absent.h"'),
         ({"model/bad.cc": '#include "config.h"\n'}, 'no such file in src/: "config.h"'),
         ({"extra/a.h": ""}, "extra: this folder is not in the table"),
