@@ -1,0 +1,113 @@
+"""Where the numbers of an array lie: numpy arrays, torch tensors and anything else with DLPack, on the CPU, not copied.
+
+A View holds address, type, shape and strides in elements. torch is not imported here; its tensors are known by their
+methods.
+"""
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class View(NamedTuple):
+    address: int
+    dtype: str  # "float32", "bfloat16", ...
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # elements
+    writable: bool
+    keep: Any  # what owns the memory
+
+
+class _Device(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_int32), ("index", ctypes.c_int32)]
+
+
+class _Type(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class _Tensor(ctypes.Structure):  # DLTensor, the first member of DLManagedTensor
+    _fields_ = [("data", ctypes.c_void_p), ("device", _Device), ("ndim", ctypes.c_int32), ("dtype", _Type),
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+                ("byte_offset", ctypes.c_uint64)]
+
+
+_CPU = 1
+_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
+_pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+
+def is_torch(array: Any) -> bool:
+    return type(array).__module__.partition(".")[0] == "torch" and hasattr(array, "data_ptr")
+
+
+_NAMES = {np.dtype(name): name for name in ("float32", "float16", "int32", "uint8")}  # dtype.name takes a microsecond
+
+
+def _of_numpy(array: np.ndarray, name: str) -> View:
+    dtype = array.dtype
+    size = dtype.itemsize
+    address, read_only = array.__array_interface__["data"]
+    strides = array.strides
+    for stride in strides:
+        if stride % size:
+            raise ValueError(f"{name}: its elements do not lie at multiples of their size")
+    return View(address, _NAMES.get(dtype) or dtype.name, array.shape, tuple([s // size for s in strides]),
+                not read_only, array)
+
+
+def _of_torch(tensor: Any, name: str) -> View:
+    if tensor.device.type != "cpu":
+        raise TypeError(f"{name} is on {tensor.device}; Router works on the CPU, TensorRouter on any device")
+    return View(tensor.data_ptr(), str(tensor.dtype).rpartition(".")[2], tuple(tensor.shape), tuple(tensor.stride()),
+                True, tensor)
+
+
+def _of_dlpack(array: Any, name: str) -> View:
+    if array.__dlpack_device__()[0] != _CPU:
+        raise TypeError(f"{name} is not on the CPU; TensorRouter works on any device")
+    capsule = array.__dlpack__()
+    tensor = ctypes.cast(_pointer_of(capsule, b"dltensor"), ctypes.POINTER(_Tensor)).contents
+    shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
+    strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else row_major(shape)
+    kind = _CODES.get(tensor.dtype.code, "unknown")
+    dtype = kind if kind == "bool" else f"{kind}{tensor.dtype.bits}"
+    return View((tensor.data or 0) + tensor.byte_offset, dtype, shape, strides, True, capsule)
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides: list[int] = []
+    step = 1
+    for n in reversed(shape):
+        strides.insert(0, step)
+        step *= n
+    return tuple(strides)
+
+
+def view(array: Any, name: str, dtypes: tuple[str, ...], shape: tuple[int | None, ...]) -> View:
+    """The memory of `array`, whose type must be one of `dtypes` and whose shape must match (None: any size).
+
+    The last dimension must be dense. Raises TypeError or ValueError with one sentence that names the array.
+    """
+    if isinstance(array, np.ndarray):
+        v = _of_numpy(array, name)
+    elif is_torch(array):
+        v = _of_torch(array, name)
+    elif hasattr(array, "__dlpack__"):
+        v = _of_dlpack(array, name)
+    else:
+        raise TypeError(f"{name} is a {type(array).__name__}, not a numpy array, torch tensor or DLPack object")
+    if v.dtype not in dtypes:
+        raise TypeError(f"{name} is {v.dtype}, it must be {' or '.join(dtypes)}")
+    fits = len(v.shape) == len(shape)
+    for n, want in zip(v.shape, shape):
+        fits = fits and (want is None or n == want)
+    if not fits:
+        wanted = ", ".join("any" if n is None else str(n) for n in shape)
+        raise ValueError(f"{name} has the shape {list(v.shape)}, it must be [{wanted}]")
+    if 0 not in v.shape and v.shape[-1] > 1 and v.strides[-1] != 1:
+        raise ValueError(f"{name}: the elements of a row must lie side by side")
+    return v
