@@ -49,7 +49,7 @@ def cpp_functions(source):
         if c == "\n":
             line += 1
         if c == "{":
-            opens = start is None and re.search(r"\)[^;{}=]*$", head) and not re.search(r"\b(namespace|class|struct)\b", head)
+            opens = start is None and re.search(r"\)[^;{}=]*$", head) and not re.search(r"\b(namespace|class|struct)\b|\bextern\s*$", head)
             if opens:
                 start = (len(stack), line)
             stack.append(c)
@@ -181,6 +181,7 @@ def self_test():
         ("src/a.cc", "namespace a {\nint f(int x) {\n" + body * 98 + "}\n}\n", None),
         ("src/a.cc", long_cpp, "a.cc:2: a function of 101 lines"),
         ("src/a.cc", "struct A {\n" + "  int f() { return 1; }\n" * 200 + "};\n", None),
+        ("src/a.h", 'int f(int);\n#define A B(x)\nextern "C" {\n' + "int x;\n" * 200 + "}\n", None),
         ("src/a.cc", "// }{ (){\n" + 'const char* s = ") {";\n' * 150, None),
         ("src/a.cc", "int x;\n" * 801, "a.cc:801: 801 lines"),
         ("python/a.py", "def f():\n" + "    x = 1\n" * 100, "a.py:1: a function of 101 lines"),
