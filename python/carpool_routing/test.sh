@@ -23,5 +23,6 @@ if nm -D --undefined-only "$library" 2>/dev/null | grep -q '__asan_init\|__tsan_
   exit 77
 fi
 cd "$here"
-export CARPOOL_ROUTING_LIBRARY=$library PYTHONPATH=$here/src PYTHONDONTWRITEBYTECODE=1
+export CARPOOL_ROUTING_LIBRARY=$library PYTHONPATH=$here/src PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
+if [ -x "$(dirname "$library")/carpool" ]; then export CARPOOL_BINARY=$(dirname "$library")/carpool; fi
 exec "$python" -m pytest -q -p no:cacheprovider "$@"

@@ -20,7 +20,7 @@ import torch
 
 from ..model import Model
 from ..router import DECODE, PAD
-from .host import Host
+from .host import Host, state_directory
 from .settings import Settings, from_environment
 
 log = logging.getLogger("carpool_routing")
@@ -60,6 +60,7 @@ def install(settings: Settings) -> None:
     _wrap_method(runner.ModelRunner, "initialize", after=_serve)
     if multiprocessing.parent_process() is None:
         _add_endpoints()
+    state_directory()  # made here, so that processes started later share it
     log.warning("carpool: installed in SGLang, policy %s", settings.policy)
 
 

@@ -19,7 +19,7 @@ import torch
 
 from ..model import Model
 from ..router import DECODE, PAD, PREFILL
-from .host import Host
+from .host import Host, state_directory
 from .settings import Settings, from_environment
 
 log = logging.getLogger("carpool_routing")
@@ -65,6 +65,7 @@ def install(settings: Settings) -> None:
     context.create_forward_context = _announced(context.create_forward_context, settings)
     context.override_forward_context = _ended(context.override_forward_context)
     runner.GPUModelRunner._dummy_run = _silent(runner.GPUModelRunner._dummy_run)
+    state_directory()  # made here, so that processes started later share it
     log.warning("carpool: installed in vLLM, policy %s", settings.policy)
 
 
