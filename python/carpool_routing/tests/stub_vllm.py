@@ -104,7 +104,7 @@ class Worker:
     def __init__(self, context, router, table, config=None):
         self.context, self.router, self.table = context, router, table
         self.config = config or types.SimpleNamespace(speculative_config=None, parallel_config=types.SimpleNamespace(rank=0))
-        self.fused = False
+        self.vllm_config, self.device, self.fused = self.config, torch.device("cpu"), False
 
     def execute(self, tokens, lengths=None, padded=None, **more):
         """tokens: of all requests, one after the other; lengths: rows of each request, default one."""
@@ -121,8 +121,8 @@ class Worker:
         logits = self.table[torch.tensor(rows)]
         return (None, None) if self.fused else self.router.select_experts(logits, logits)
 
-    def _dummy_run(self, rows):
-        metadata = {"layer.0": AttentionMetadata(rows, 1, torch.arange(rows + 1, dtype=torch.int32))}
+    def _dummy_run(self, rows, with_metadata=True):
+        metadata = None if not with_metadata else {"layer.0": AttentionMetadata(rows, 1, torch.arange(rows + 1, dtype=torch.int32))}
         with self.context.set_forward_context(metadata, self.config):
             return self._forward([0] * rows)
 

@@ -234,6 +234,13 @@ def test_draft_models_and_large_steps_stay_plain(server):
     assert plugin.host() is target and counted()["calls"] == 0
 
 
+def test_a_graph_runner_without_the_hooks_is_said(server, caplog, monkeypatch):
+    monkeypatch.delattr(stub.GraphRunner, "replay_prepare")
+    with caplog.at_level(logging.ERROR):
+        server(use_graphs=True)
+    assert "ModelRunner.graph_runner has no replay_prepare or no replay" in caplog.text
+
+
 def test_an_older_sglang_is_refused(monkeypatch, caplog, tmp_path):
     monkeypatch.setenv("CARPOOL_STATE_DIR", str(tmp_path))
     stub.install_stub(monkeypatch, without_hook=True)
@@ -301,5 +308,6 @@ def test_an_operator_switches_between_plain_and_the_policy(server, monkeypatch, 
     plain = runner.forward(decode(tokens))
     weights, ids = stub.plain_choice(table()[torch.tensor(tokens)], glm5())
     assert torch.equal(plain[0], ids) and torch.equal(plain[1], weights) and counted()["calls"] == 0
+    assert plugin.host().counters()["left_plain"] == {"off": 1}
     ask(app, "POST", "/admin/policy", f'{{"policy": "{POLICY}"}}'.encode(), key)
     assert torch.equal(runner.forward(decode(tokens))[0], want(glm5(), tokens)[0]) and counted()["calls"] == 2

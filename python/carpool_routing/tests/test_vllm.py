@@ -94,8 +94,13 @@ def test_padding_influences_nobody(worker):
 
 def test_warm_up_counts_nowhere(worker):
     w = worker()
+    for with_metadata in (False, True):  # piecewise and full graphs: both must take the program in
+        calls = plugin.host().layer_calls if plugin.host() else 0
+        w._dummy_run(16, with_metadata)
+        assert plugin.host().layer_calls == calls + 1
     w.execute(TOKENS)
     before = counted()
+    assert before["plain_rows.applied"] == 6
     w._dummy_run(16)
     assert counted() == before
 

@@ -79,9 +79,11 @@ class Host:
         kind: "decode", or the reason why the host leaves all rows plain. The first `prefill` rows are prompt, the rows
         from `real` on are padding.
         """
-        self.rows, self.decodes = rows, kind == "decode" and self.switched_on()
-        if rows > self.settings.max_rows and self.decodes:
-            kind, self.decodes = "max_rows", False
+        if kind == "decode" and not self.switched_on():
+            kind = "off"
+        elif kind == "decode" and rows > self.settings.max_rows:
+            kind = "max_rows"
+        self.rows, self.decodes = rows, kind == "decode"
         if not self.decodes:
             self.left[kind] = self.left.get(kind, 0) + 1
             return

@@ -139,9 +139,14 @@ def _serve(runner: Any) -> None:
     own = _host
     if own is None or getattr(runner, "is_draft_worker", False):
         return
-    graphs = [v for v in vars(runner).values() if callable(getattr(v, "replay_prepare", None)) and hasattr(v, "replay")]
-    for graph in graphs:
-        _announce_replays(own, graph)
+    for name, graph in list(vars(runner).items()):
+        if "graph_runner" not in name or graph is None:
+            continue
+        if hasattr(graph, "replay_prepare") and hasattr(graph, "replay"):
+            _announce_replays(own, graph)
+        else:
+            own.refuse(f"ModelRunner.{name} has no replay_prepare or no replay, so steps in its graphs stay plain: SGLang has "
+                       "changed; use --disable-cuda-graph")
     own.serving = True
 
 

@@ -34,7 +34,7 @@ _host: Optional[Host] = None
 
 
 def host() -> Optional[Host]:
-    """The state of this worker, once its first forward context was made."""
+    """The state of this worker, once it has run a pass."""
     return _host
 
 
@@ -64,27 +64,36 @@ def install(settings: Settings) -> None:
         router._compute_routing = _hook(router._compute_routing)
     context.create_forward_context = _announced(context.create_forward_context, settings)
     context.override_forward_context = _ended(context.override_forward_context)
-    runner.GPUModelRunner._dummy_run = _silent(runner.GPUModelRunner._dummy_run)
+    runner.GPUModelRunner._dummy_run = _silent(runner.GPUModelRunner._dummy_run, settings)
     state_directory()  # made here, so that processes started later share it
     log.warning("carpool: installed in vLLM, policy %s", settings.policy)
 
 
 # ---- The forward context
 
-def _silent(dummy_run: Any) -> Any:
-    """Profiling, warm-up and graph capture: made-up rows, which must count nowhere."""
+def _silent(dummy_run: Any, settings: Settings) -> Any:
+    """Profiling, warm-up and graph capture: made-up rows, which must count nowhere; graphs take the program in."""
 
     @functools.wraps(dummy_run)
-    def method(*args: Any, **kwargs: Any) -> Any:
-        if _host is not None:
-            _host.serving = False
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        own = _host_of(settings, self.device, getattr(self, "vllm_config", None))
+        own.serving = False
         try:
-            return dummy_run(*args, **kwargs)
+            return dummy_run(self, *args, **kwargs)
         finally:
-            if _host is not None:
-                _host.serving = True
+            own.serving = True
 
     return method
+
+
+def _host_of(settings: Settings, device: Any, config: Any) -> Host:
+    """The worker's state, made at its first pass of any kind."""
+    global _host
+    if _host is None:
+        rank = getattr(getattr(config, "parallel_config", None), "rank", 0)
+        _host = Host("vllm", settings, device, publish=not rank)
+        _host.serving = True
+    return _host
 
 
 def _announced(create: Any, settings: Settings) -> Any:
@@ -112,7 +121,7 @@ def _ended(override: Any) -> Any:
         if own is None or own.rows is None:
             return
         graph = getattr(getattr(context, "cudagraph_runtime_mode", None), "name", "NONE")
-        if own.decodes and own.layer_calls == before and graph == "NONE":
+        if own.decodes and (own.layer_calls == 0 or (own.layer_calls == before and graph == "NONE")):
             own.refuse("a decode step passed no layer through the router's select_experts: the MoE kernel routes inside "
                        "itself; choose a back end that takes expert ids")
         own.end()
@@ -122,15 +131,11 @@ def _ended(override: Any) -> Any:
 
 def _announce(settings: Settings, context: Any, config: Any) -> None:
     """Says to the host which rows decode. A pass without metadata is one of warm-up or profiling."""
-    global _host
     metadata = _metadata_of(context)
     if metadata is None:
         return
     start = metadata.query_start_loc
-    if _host is None:
-        _host = Host("vllm", settings, start.device, publish=_rank(config) == 0)
-        _host.serving = True
-    own = _host
+    own = _host_of(settings, start.device, config)
     if not own.serving:
         return
     rows = int(metadata.num_actual_tokens)
@@ -173,10 +178,6 @@ def _flags(start: torch.Tensor, rows: int, padded: int) -> torch.Tensor:
     single = (start[1:] - start[:-1])[request] == 1
     flags = torch.where(single, DECODE, PREFILL)
     return torch.where(index < rows, flags, PAD).to(torch.uint8)
-
-
-def _rank(config: Any) -> int:
-    return int(getattr(getattr(config, "parallel_config", None), "rank", 0) or 0)
 
 
 # ---- The hook
