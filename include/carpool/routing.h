@@ -101,23 +101,26 @@ typedef struct carpool_routing_batch {
   int32_t columns;           /* at least carpool_routing_columns */
   int32_t in_place;          /* 1: ids and weights hold the model's own choice, in any order; rows that the policy does
                                 not decide and the columns of shared experts are left as they are */
+  int32_t layer;             /* for policies whose arguments name layers; 0 is the first */
   uint8_t* reasons;          /* [T] out or NULL: why each row stayed plain, see carpool_routing_reason_name */
 } carpool_routing_batch;
 
-/* Why a row stayed plain; 0 means that the policy decided it. */
-#define CARPOOL_ROUTING_REASONS 7
+/* Room for the reasons why a row stays plain, of which carpool_routing_reason_name knows how many there are; reason 0
+ * means that the policy decided it. */
+#define CARPOOL_ROUTING_MOST_REASONS 16
 
 /* Sums over all calls since the handle was made or reset. Pads are counted nowhere. */
 typedef struct carpool_routing_counters {
-  size_t size;                                  /* sizeof(carpool_routing_counters), set by the caller */
-  int64_t calls;                                /* batches routed: one per step and MoE layer */
-  int64_t distinct_experts;                     /* distinct experts that the rows use */
-  int64_t distinct_plain;                       /* what plain routing would have used */
-  int64_t slots;                                /* (row, expert) pairs */
-  int64_t rerouted_rows;                        /* rows whose set of experts differs from the plain one */
-  int64_t underfilled_rows;                     /* rows with fewer experts than plain routing gives them */
-  int64_t plain_rows[CARPOOL_ROUTING_REASONS];  /* rows by reason; [0]: decided by the policy */
-  int64_t plain_calls[CARPOOL_ROUTING_REASONS]; /* (call, group) pairs in which the policy decided no row, by reason */
+  size_t size;                                      /* sizeof(carpool_routing_counters), set by the caller */
+  int64_t calls;                                    /* batches routed: one per step and MoE layer */
+  int64_t distinct_experts;                         /* distinct experts that the rows use */
+  int64_t distinct_plain;                           /* what plain routing would have used */
+  int64_t slots;                                    /* (row, expert) pairs */
+  int64_t rerouted_rows;                            /* rows whose set of experts differs from the plain one */
+  int64_t underfilled_rows;                         /* rows with fewer experts than plain routing gives them */
+  int64_t plain_rows[CARPOOL_ROUTING_MOST_REASONS]; /* rows by reason; [0]: decided by the policy */
+  int64_t
+      plain_calls[CARPOOL_ROUTING_MOST_REASONS]; /* (call, group) pairs in which the policy decided no row, by reason */
 } carpool_routing_counters;
 
 typedef struct carpool_routing carpool_routing;
@@ -128,7 +131,7 @@ CARPOOL_ROUTING_API const char* carpool_routing_version(void); /* "0.1.0" */
 /* Name and one-line summary of the index-th policy; NULL past the last. */
 CARPOOL_ROUTING_API const char* carpool_routing_policy_name(int32_t index);
 CARPOOL_ROUTING_API const char* carpool_routing_policy_summary(int32_t index);
-/* "applied", "policy", "isolated", "phase", "min_batch", "max_rows", "union"; NULL out of range. */
+/* "applied", "policy", "isolated", "phase", "min_batch", "max_rows", "union", "budget"; NULL past the last. */
 CARPOOL_ROUTING_API const char* carpool_routing_reason_name(int32_t reason);
 
 /* `size` is sizeof(*model), sizeof(*batch). */

@@ -33,7 +33,7 @@ def c_call(router, logits, bias):
     T, C = len(logits), router.columns
     ids, weights = np.empty((T, C), np.int32), np.empty((T, C), np.float32)
     batch = _library.BATCH.pack(_library.BATCH.size, T, 0, logits.ctypes.data, 0, bias.ctypes.data, 0, 0, ids.ctypes.data,
-                                weights.ctypes.data, 0, 0, C, 0, 0)
+                                weights.ctypes.data, 0, 0, C, 0, 0, 0)
     handle, route = router._handle, _library.lib.carpool_routing_route
     keep = (router, logits, bias, ids, weights)
     return lambda: (route(handle, batch, None), keep)[0]

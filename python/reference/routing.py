@@ -198,8 +198,9 @@ def oea(batch, arguments):
         if reason is not None:
             answer.append((batch.plain(t), reason))
             continue
-        chosen = oea_base(batch, t, k0s[row["group"]], p)
-        bar = min([floor * batch.mix[t][e] for e in chosen[:1]] + [batch.mix[t][e] for e in chosen], default=F32(0))
+        base = oea_base(batch, t, k0s[row["group"]], p)
+        bar = min([floor * batch.mix[t][e] for e in base[:1]] + [batch.mix[t][e] for e in base], default=F32(0))
+        chosen = base[:min(k_max, max_p)]  # a k0 that was found may be more than a row is to have
         for expert in batch.order(t)[len(chosen):max_p]:
             if len(chosen) >= k_max:
                 break

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "routing/cases_test_util.h"
 #include "routing/policy.h"
 #include "routing/scoring.h"
@@ -26,6 +27,7 @@ struct Input {
   std::vector<float> bias;  // [E] or empty
   std::vector<uint8_t> flags;
   std::vector<int32_t> groups;
+  int layer = 0;
 
   int rows() const { return static_cast<int>(flags.size()); }
 };
@@ -62,6 +64,21 @@ inline carpool_routing_model random_model(Rng& rng) {
   return m;
 }
 
+// One of the example specs of all policies that fits the layer.
+inline std::string random_example(Rng& rng, int n_experts, int top_k) {
+  const std::vector<PolicyInfo>& list = policy_list();
+  while (true) {
+    const std::vector<std::string>& examples =
+        list[static_cast<size_t>(below(rng, static_cast<int>(list.size())))].examples;
+    const std::string& spec = examples[static_cast<size_t>(below(rng, static_cast<int>(examples.size())))];
+    try {
+      make_policy(spec)->check(n_experts, top_k);
+      return spec;
+    } catch (const Error&) {  // does not fit
+    }
+  }
+}
+
 inline Input random_input(Rng& rng) {
   Input in;
   in.model = random_model(rng);
@@ -70,8 +87,8 @@ inline Input random_input(Rng& rng) {
   shape.n_experts = E;
   shape.top_k = in.model.top_k;
   in.policy = test::random_oea_spec(rng, shape);
-  if (chance(rng, 10)) in.policy = "topk";
-  if (chance(rng, 10)) in.policy = "prune:k0=" + std::to_string(1 + below(rng, in.model.top_k));
+  if (chance(rng, 40)) in.policy = random_example(rng, E, in.model.top_k);
+  in.layer = below(rng, 3);
   if (chance(rng, 60)) {  // the magnitudes of GLM-5.1 and 5.2, where adding the bias leaves few digits
     const float center[] = {0.0f, 7.0f, 34.5f};
     const float at = center[below(rng, 3)];
@@ -124,7 +141,7 @@ inline Output engine_output(const Input& in, int columns) {
   }
   Scratch scratch;
   Selection chosen;
-  make_policy(in.policy)->select({rank, mix, tokens, m.n_experts, m.top_k, 0}, scratch, chosen);
+  make_policy(in.policy)->select({rank, mix, tokens, m.n_experts, m.top_k, in.layer}, scratch, chosen);
   std::vector<float> weights(static_cast<size_t>(chosen.size()));
   finish_weights(scoring, m.n_experts, mix, chosen, weights);
 

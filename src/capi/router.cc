@@ -182,7 +182,7 @@ void Router::route(const carpool_routing_batch& b) {
   w.rank.resize(logits.size());
   w.mix.resize(logits.size());
   score(w.scoring, n_experts_, logits, w.rank, w.mix);
-  const RouterInput in{w.rank, w.mix, w.tokens, n_experts_, top_k_, 0};
+  const RouterInput in{w.rank, w.mix, w.tokens, n_experts_, top_k_, b.layer};
   select_plain(in, w.scratch, w.plain);
   policy_->select(in, w.scratch, w.chosen);
   w.weights.resize(static_cast<size_t>(w.chosen.size()));
@@ -228,7 +228,9 @@ void Router::read_counters(carpool_routing_counters& out) {
   out.slots = counters_.slots;
   out.rerouted_rows = counters_.rerouted_tokens;
   out.underfilled_rows = counters_.underfilled_tokens;
-  static_assert(kPlainReasons == CARPOOL_ROUTING_REASONS, "a new reason is a field at the end and a new name");
+  static_assert(kPlainReasons <= CARPOOL_ROUTING_MOST_REASONS);
+  std::fill(std::begin(out.plain_rows), std::end(out.plain_rows), 0);
+  std::fill(std::begin(out.plain_calls), std::end(out.plain_calls), 0);
   std::copy(counters_.plain_rows.begin(), counters_.plain_rows.end(), out.plain_rows);
   std::copy(counters_.plain_steps.begin(), counters_.plain_steps.end(), out.plain_calls);
 }

@@ -27,9 +27,16 @@ def random_spec(rng, E: int, K: int) -> str:
     if kind < 0.1:
         return "topk"
     k0 = int(rng.integers(0, K + 1))
+    norm = f",norm={rng.choice(['none', 'final', 'topk', '3'])}" if rng.random() < 0.3 else ""
     if kind < 0.2:
         return f"prune:k0={k0}" + (",p=0.6" if rng.random() < 0.5 else "")
+    if kind < 0.25:
+        return f"top_p:p={rng.choice(['0.3', '0.6', '1'])}{norm}"
+    if kind < 0.3:
+        return f"ser:k_min={rng.integers(1, K + 1)},t={rng.choice(['0', '0.25', '0.5', '1'])}{norm}"
     parts = [f"k0={k0}"]
+    if rng.random() < 0.2:
+        k0, parts = 1, ["k0=auto", f"t={rng.choice(['1', '3', '6', '50%', '75%', '100%'])}"]
 
     def maybe(share, text):
         if rng.random() < share:
@@ -39,6 +46,8 @@ def random_spec(rng, E: int, K: int) -> str:
     maybe(0.3, f"p={rng.choice(['0.2', '0.35', '0.5', '0.75', '0.9', '1', '2'])}")
     maybe(0.3, f"k_max={rng.integers(least, (K if rng.random() < 0.5 else E) + 1)}")
     maybe(0.3, f"max_p={rng.integers(least, E + 1)}")
+    maybe(0.2, f"floor={rng.choice(['0.25', '0.5', '1'])}")  # exact in float32
+    maybe(1.0 if norm else 0.0, norm.lstrip(","))
     maybe(0.6, f"min_batch={rng.integers(1, 5)}")
     maybe(0.15, f"max_rows={rng.integers(1, 9)}")
     maybe(0.25, "underfill=keep")
@@ -56,12 +65,31 @@ def random_model(rng) -> Model:
                  renormalize=bool(rng.random() < 0.6), n_group=n_group, topk_group=topk_group,
                  group_score=str(rng.choice(["top2", "max"])),
                  routed_scaling_factor=2.5 if rng.random() < 0.5 else 1.0, n_shared=int(rng.integers(0, 3)),
-                 shared_weight=float(rng.choice([1.0, 0.4])), filler=str(rng.choice(["none", "repeat"])))
+                 shared_weight=float(rng.choice([1.0, 0.4])), filler=str(rng.choice(["none", "repeat"], p=[.75, .25])))
 
 
 def random_case(seed: int) -> Case:
     rng = np.random.default_rng(seed)
     model = random_model(rng)
+    return random_rows(rng, model, random_spec(rng, model.n_experts, model.top_k), bias_of(rng, model))
+
+
+def random_series(seed: int, n: int) -> list[Case]:
+    """n batches of one layer and policy."""
+    rng = np.random.default_rng(seed)
+    model = random_model(rng)
+    spec, bias = random_spec(rng, model.n_experts, model.top_k), bias_of(rng, model)
+    return [random_rows(rng, model, spec, bias) for _ in range(n)]
+
+
+def bias_of(rng, model: Model) -> Optional[np.ndarray]:
+    """Of the magnitudes of GLM-5.2 and 5.1, beside which a score has few digits, or small, or none."""
+    if rng.random() < 0.4:
+        return None
+    return (rng.choice([0.0, 7.0, 34.5]) + rng.random(model.n_experts) * 0.25 - 0.125).astype(F32)
+
+
+def random_rows(rng, model: Model, spec: str, bias: Optional[np.ndarray]) -> Case:
     T, E = int(rng.integers(0, 9)), model.n_experts
     kind = rng.random()
     if kind < 0.4:
@@ -75,14 +103,24 @@ def random_case(seed: int) -> Case:
         logits = np.where(rng.random((T, E)) < 0.1, special[rng.integers(0, 6, (T, E))], logits)
     if T > 1 and rng.random() < 0.3:
         logits[1:] = np.where(rng.random((T - 1, 1)) < 0.6, logits[:1], logits[1:])  # rows alike: small unions
-    bias = None
-    if rng.random() < 0.6:
-        bias = (rng.choice([0.0, 7.0, 34.5]) + rng.random(E) * 0.25 - 0.125).astype(F32)  # GLM-5.1 and 5.2
     flags, groups = np.zeros(T, np.uint8), np.zeros(T, np.int32)
     if rng.random() < 0.5:
         flags = np.where(rng.random(T) < 0.4, rng.integers(0, 8, T), 0).astype(np.uint8)
         groups = rng.integers(0, 2, T).astype(np.int32) * 5
-    return Case(model, random_spec(rng, E, model.top_k), logits, bias, flags, groups)
+    return Case(model, spec, logits, bias, flags, groups)
+
+
+class Batch(reference.Batch):
+    """The reference's batch, which sorts a row once instead of at every question."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self._orders: dict[int, list[int]] = {}
+
+    def order(self, t):
+        if t not in self._orders:
+            self._orders[t] = super().order(t)
+        return list(self._orders[t])
 
 
 def reference_rows(case: Case):
@@ -97,11 +135,13 @@ def reference_rows(case: Case):
         return []
     with np.errstate(all="ignore"):
         scored = [reference.score_row(row, request) for row in case.logits]
-        batch = reference.Batch([r for r, _ in scored], [mix for _, mix in scored], rows, m.top_k)
+        batch = Batch([r for r, _ in scored], [mix for _, mix in scored], rows, m.top_k)
         name, arguments = reference.parse_spec(case.policy)
         chosen = reference.POLICIES[name](batch, arguments)
-        return [(ids, reference.finish_weights(mix, ids, request), why)
-                for (_, mix), (ids, why) in zip(scored, chosen)]
+        norm = arguments.get("norm", "model")
+        divisors = [F32(0) if why else reference.divisor(batch, t, ids, norm) for t, (ids, why) in enumerate(chosen)]
+        return [(ids, reference.finish_weights(mix, ids, request, divisor), why)
+                for (_, mix), (ids, why), divisor in zip(scored, chosen, divisors)]
 
 
 def lay_out(case: Case, rows, columns: int):

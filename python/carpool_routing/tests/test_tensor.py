@@ -8,7 +8,8 @@ from carpool_routing import tensor  # noqa: E402  (needs torch)
 from carpool_routing.tensor import COUNTERS, TensorRouter  # noqa: E402
 
 GLM5 = Model(64, 8, "sigmoid", n_group=4, topk_group=2, routed_scaling_factor=2.5, n_shared=1, filler="repeat")
-SPECS = ["topk", "prune:k0=3,p=0.6", "oea:k0=3", "oea:k0=3,p=0.5,k_max=10,max_p=20,underfill=keep,lend=prefill"]
+SPECS = ["topk", "prune:k0=3,p=0.6", "ser:k_min=2,t=0.5,norm=topk", "oea:k0=3",
+         "oea:k0=3,p=0.5,k_max=10,max_p=20,floor=0.1,norm=final,underfill=keep,lend=prefill", "oea:k0=auto,t=50%"]
 
 
 def arguments(rows=8, device="cpu", groups=True):

@@ -11,7 +11,7 @@ import struct
 from ctypes import POINTER, c_char, c_char_p, c_float, c_int32, c_int64, c_size_t, c_void_p
 
 ABI = 1
-REASON_COUNT = 7
+MOST_REASONS = 16
 
 
 class Error(ctypes.Structure):
@@ -26,14 +26,15 @@ class ModelStruct(ctypes.Structure):
 
 
 # carpool_routing_batch as bytes, which are made faster than a ctypes.Structure: size, rows, logits_type, logits,
-# logits_stride, bias, row_flags, row_groups, ids, weights, ids_stride, weights_stride, columns, in_place, reasons.
-BATCH = struct.Struct("@NiiPqPPPPPqqiiP")
+# logits_stride, bias, row_flags, row_groups, ids, weights, ids_stride, weights_stride, columns, in_place,
+# layer, reasons.
+BATCH = struct.Struct("@NiiPqPPPPPqqiiiP")
 
 
 class Counters(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("calls", c_int64), ("distinct_experts", c_int64), ("distinct_plain", c_int64),
                 ("slots", c_int64), ("rerouted_rows", c_int64), ("underfilled_rows", c_int64),
-                ("plain_rows", c_int64 * REASON_COUNT), ("plain_calls", c_int64 * REASON_COUNT)]
+                ("plain_rows", c_int64 * MOST_REASONS), ("plain_calls", c_int64 * MOST_REASONS)]
 
 
 def _load() -> ctypes.CDLL:

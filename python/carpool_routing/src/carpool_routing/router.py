@@ -14,7 +14,8 @@ DECODE, PREFILL, PAD, ISOLATED = 0, 1, 2, 4
 """Flags of a row. DECODE rows take part; PREFILL and ISOLATED rows stay plain; PAD rows have no experts and no
 influence."""
 
-REASONS: tuple[str, ...] = tuple(lib.carpool_routing_reason_name(i).decode() for i in range(_library.REASON_COUNT))
+REASONS: tuple[str, ...] = tuple(name.decode() for name in map(lib.carpool_routing_reason_name,
+                                                               range(_library.MOST_REASONS)) if name)
 """Names of the numbers in `Routed.reasons`: why a row stayed plain; "applied" means that the policy decided it."""
 
 _LOGITS = ("float32", "bfloat16", "float16")  # by the numbers of carpool_routing_type
@@ -78,13 +79,14 @@ class Router:
             lib.carpool_routing_destroy(self._handle)
 
     def route(self, logits: Any, *, bias: Any = None, row_flags: Any = None, row_groups: Any = None,
-              out: tuple[Any, Any] | None = None, in_place: bool = False) -> Routed:
+              out: tuple[Any, Any] | None = None, in_place: bool = False, layer: int = 0) -> Routed:
         """Routes one batch: the rows of one step in one MoE layer.
 
         logits: [T, E], float32, bfloat16 or float16. bias: float32 [E], added for ranking only. row_flags: uint8 [T].
         row_groups: int32 [T]; rows borrow only from rows of their group. out: (ids, weights) to write into, int32 and
         float32 [T, columns or more]. in_place: `out` holds the model's own choice, in any order, and rows that the
-        policy does not decide and columns of shared experts stay as they are. Nothing is copied.
+        policy does not decide and columns of shared experts stay as they are. layer: for policies whose arguments name
+        layers. Nothing is copied.
         """
         rows = _arrays.view(logits, "logits", _LOGITS, (None, self.model.n_experts))
         T = rows.shape[0]
@@ -109,7 +111,7 @@ class Router:
             _library.BATCH.size, T, _LOGITS.index(rows.dtype), rows.address, _stride(rows),
             address(bias, "bias", "float32", self.model.n_experts), address(row_flags, "row_flags", "uint8", T),
             address(row_groups, "row_groups", "int32", T), ids.address, weights.address, _stride(ids), _stride(weights),
-            ids.shape[1], in_place, reasons.__array_interface__["data"][0])
+            ids.shape[1], in_place, layer, reasons.__array_interface__["data"][0])
         if lib.carpool_routing_route(self._handle, batch, None):
             error = _library.Error()  # a refused call wrote nothing, so it can be made again for its sentence
             lib.carpool_routing_route(self._handle, batch, ctypes.byref(error))

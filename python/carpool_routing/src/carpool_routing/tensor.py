@@ -19,10 +19,10 @@ from .router import ISOLATED, PAD, PREFILL, REASONS, Router, RoutingError
 
 _INF = float("inf")
 _MOST = 1 << 20  # "unlimited" as the C++ core has it
-APPLIED, POLICY, ISOLATED_REASON, PHASE, MIN_BATCH, MAX_ROWS, UNION = range(7)
+APPLIED, POLICY, ISOLATED_REASON, PHASE, MIN_BATCH, MAX_ROWS, UNION, BUDGET = range(8)
 
-_KNOWN = {"topk": (), "prune": ("k0", "p"),
-          "oea": ("k0", "p", "k_max", "max_p", "min_batch", "max_rows", "underfill", "lend", "guard")}
+_KNOWN = {"topk": (), "prune": ("k0", "p"), "top_p": ("p", "norm"), "ser": ("k_min", "t", "norm"),
+          "oea": ("k0", "t", "p", "k_max", "max_p", "floor", "norm", "min_batch", "max_rows", "underfill", "lend", "guard")}
 
 
 class TensorRouted(NamedTuple):
@@ -109,6 +109,15 @@ def _allowed_groups(model: Model, rank: torch.Tensor) -> torch.Tensor:
     return (place < model.topk_group).unsqueeze(-1).expand_as(grouped).reshape(T, E)
 
 
+def _sum_in_order(weights: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
+    """float32 [T, 1]: the sum of the used columns, first to last: the order is part of the definition."""
+    weights = torch.where(used, weights, 0.0)
+    total = weights[:, 0]
+    for column in range(1, weights.shape[-1]):
+        total = total + weights[:, column]
+    return total.unsqueeze(-1)
+
+
 def _inverse(order: torch.Tensor) -> torch.Tensor:
     """Of permutations along the last dimension."""
     along = torch.arange(order.shape[-1], device=order.device).expand_as(order)
@@ -132,7 +141,13 @@ class TensorRouter:
             raise RoutingError(f"policy {core.spec}: there is no tensor program for {what}; "
                                f"there is one for {', '.join(_KNOWN)}")
         E, K = model.n_experts, model.top_k
-        self._k0, self._p = int(arguments.get("k0", 0)), float(arguments.get("p", 1))
+        self._target = arguments.get("t") if arguments.get("k0") == "auto" else None  # "32" or "50%"
+        self._k0 = K if self._target else int(arguments.get("k0", K))
+        self._p, self._floor = float(arguments.get("p", 1)), float(arguments.get("floor", 0))
+        self._k_min, self._share = int(arguments.get("k_min", 1)), 0.0
+        if self.policy == "ser":
+            self._share = float(arguments["t"])
+        self._norm = arguments.get("norm", "model")
         self._k_max, self._max_p = int(arguments.get("k_max", K)), int(arguments.get("max_p", E))
         self._min_batch = int(arguments.get("min_batch", 2))
         self._max_rows = int(arguments.get("max_rows", _MOST))
@@ -150,7 +165,7 @@ class TensorRouter:
         take, reason = self._select(ranked, mix, rows)
         plain = self._plain(ranked, rows)
         ids, count = self._compact(ranked, take)
-        weights = self._weigh(mix, ids, count)
+        weights = self._weigh(mix, ids, count, self._divisor(ranked, mix, ids, count, reason))
         counters = self._count(ranked, plain, take, reason, rows)
         ids, weights = self._lay_out(ids, weights, count, rows)
         return TensorRouted(ids, weights, reason.to(torch.uint8), counters)
@@ -207,11 +222,12 @@ class TensorRouter:
         plain = self._plain(ranked, rows)
         if self.policy == "topk" or self._k0 == 0:
             return plain, torch.where(rows.pad, PHASE, POLICY)
-        base = ranked.usable & (self._positions(ranked) < self._base_size(ranked, mix))
-        if self.policy == "prune":
-            take, reason = base, rows.own_reason
-        else:
-            take, reason = self._oea(ranked, base, rows)
+        if self.policy == "oea":
+            take, reason = self._oea(ranked, mix, rows)
+        elif self.policy == "ser":
+            take, reason = self._ser(ranked, mix), rows.own_reason
+        else:  # prune, and top_p with k0 = K
+            take, reason = self._base(ranked, mix, self._k0), rows.own_reason
         return torch.where((reason == APPLIED).unsqueeze(-1), take, plain), reason
 
     def _positions(self, ranked: _Ranked) -> torch.Tensor:
@@ -220,38 +236,76 @@ class TensorRouter:
     def _plain(self, ranked: _Ranked, rows: _Rows) -> torch.Tensor:
         return ranked.usable & (self._positions(ranked) < self.model.top_k) & ~rows.pad.unsqueeze(-1)
 
-    def _base_size(self, ranked: _Ranked, mix: torch.Tensor) -> Any:
-        """min(k0, t_i): ranks until a row's weights reach the share p of all, at most k0."""
+    def _base(self, ranked: _Ranked, mix: torch.Tensor, k0: Any) -> torch.Tensor:
+        """The min(k0, t_i) best of each row, in rank order: t_i ranks reach the share p of all its weight. k0: a number
+        up to K, or int64 [T, 1]."""
+        positions = self._positions(ranked)
+        base = ranked.usable & (positions < k0)
         if self._p >= 1:
-            return self._k0
+            return base
         total = mix.double().cumsum(-1)[:, -1:]  # a running sum, as the C++ core takes it
-        mass = mix.gather(-1, ranked.order[:, : self._k0]).double().cumsum(-1)
-        return (1 + (mass < self._p * total).sum(-1, keepdim=True)).clamp(max=self._k0)
+        mass = mix.gather(-1, ranked.order[:, : self.model.top_k]).double().cumsum(-1)
+        return base & (positions <= (mass < self._p * total).sum(-1, keepdim=True))
 
-    def _oea(self, ranked: _Ranked, base: torch.Tensor, rows: _Rows) -> tuple[torch.Tensor, torch.Tensor]:
-        eligible = rows.own_reason == APPLIED
+    def _ser(self, ranked: _Ranked, mix: torch.Tensor) -> torch.Tensor:
+        """Ranks before the first one past k_min whose weight is below the share of the best one's."""
+        best = mix.gather(-1, ranked.order).double()
+        low = (best < self._share * best[:, :1]) & (self._positions(ranked) >= self._k_min)
+        return ranked.usable & (low.cumsum(-1) == 0) & (self._positions(ranked) < self.model.top_k)
+
+    def _by_expert(self, ranked: _Ranked, in_order: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """float32 [T, E] by expert: 1 where `in_order` holds in one of `rows`."""
+        ones = torch.zeros_like(ranked.order, dtype=torch.float32)
+        return ones.scatter_(-1, ranked.order, (in_order & rows.unsqueeze(-1)).float())
+
+    def _largest_k0(self, ranked: _Ranked, same: torch.Tensor, eligible: torch.Tensor) -> torch.Tensor:
+        """int64 [T, 1]: the largest k0 of 1 to K whose base sets, over the row's group, the target holds."""
+        K, positions = self.model.top_k, self._positions(ranked)
+        sizes = [((same.float() @ self._by_expert(ranked, ranked.usable & (positions < k0), eligible)) > 0).sum(-1)
+                 for k0 in range(1, K + 1)]
+        target = self._target or ""
+        if target.endswith("%"):
+            share = sizes[-1].double() * (float(target[:-1]) / 100) - 1e-9
+            most = share.ceil().clamp(min=1).long()
+        else:
+            most = torch.full_like(sizes[-1], int(target))
+        within = torch.stack([size <= most for size in sizes])  # sizes rise with k0, so the true ones come first
+        return within.sum(0).clamp(min=1).expand(len(ranked.order)).unsqueeze(-1)
+
+    def _oea(self, ranked: _Ranked, mix: torch.Tensor, rows: _Rows) -> tuple[torch.Tensor, torch.Tensor]:
+        eligible, same = rows.own_reason == APPLIED, self._same_group(rows)
+        k0 = self._largest_k0(ranked, same, eligible) if self._target else self._k0
+        base = self._base(ranked, mix, k0)
         lends = eligible
         if self._prefill_lends:
             lends = eligible | ((rows.own_reason == PHASE) & ~rows.pad)
-        lent = torch.zeros_like(ranked.order, dtype=torch.float32)
-        lent.scatter_(-1, ranked.order, (base & lends.unsqueeze(-1)).float())
-        same = self._same_group(rows)
+        lent = self._by_expert(ranked, base, lends)
         # [T, E] by expert: the union of the row's group. Sums of zeros and ones, so above 0 in any precision.
         union = ((same.float() @ lent) > 0).expand_as(lent)
-        size = union.sum(-1)
-        in_group = (same & eligible.unsqueeze(0)).sum(-1)
-        reason = rows.own_reason
-        if self._guard:
-            reason = torch.where(eligible & (size < self.model.top_k), UNION, reason)
-        reason = torch.where(eligible & ((~rows.pad).sum() > self._max_rows), MAX_ROWS, reason)
-        reason = torch.where(eligible & (in_group < self._min_batch), MIN_BATCH, reason)
+        reason = self._guarded(rows, eligible, (same & eligible.unsqueeze(0)).sum(-1), union.sum(-1), k0)
 
         may = union.gather(-1, ranked.order) & ranked.usable & (self._positions(ranked) < self._max_p)
+        if self._floor > 0:
+            weight = mix.gather(-1, ranked.order)
+            lightest = torch.where(base, weight, _INF).amin(-1, keepdim=True)
+            bar = torch.minimum((self._floor * weight[:, :1].double()).float(), lightest)
+            may = may & ~(weight < bar)
         take = may & (may.cumsum(-1) <= self._k_max)
         if self._keep:
             short = take.sum(-1) < min(self.model.top_k, self._k_max)
             reason = torch.where((reason == APPLIED) & short, UNION, reason)
         return take, reason
+
+    def _guarded(self, rows: _Rows, eligible: torch.Tensor, in_group: torch.Tensor, union: torch.Tensor,
+                 k0: Any) -> torch.Tensor:
+        """Reasons once the guards have spoken; the one written last holds."""
+        reason = rows.own_reason
+        if self._target:
+            reason = torch.where(eligible & (k0.squeeze(-1) == self.model.top_k), BUDGET, reason)
+        if self._guard:
+            reason = torch.where(eligible & (union < self.model.top_k), UNION, reason)
+        reason = torch.where(eligible & ((~rows.pad).sum() > self._max_rows), MAX_ROWS, reason)
+        return torch.where(eligible & (in_group < self._min_batch), MIN_BATCH, reason)
 
     # ---- Output
 
@@ -260,19 +314,33 @@ class TensorRouter:
         front = torch.sort((~take).to(torch.uint8), dim=-1, stable=True).indices[:, : self._routed_columns]
         return ranked.order.gather(-1, front), take.sum(-1, keepdim=True)
 
-    def _weigh(self, mix: torch.Tensor, ids: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-        """The model's weights, in rank order; 0 past a row's count."""
+    def _divisor(self, ranked: _Ranked, mix: torch.Tensor, ids: torch.Tensor, count: torch.Tensor,
+                 reason: torch.Tensor) -> Optional[torch.Tensor]:
+        """float32 [T, 1]: what an applied row's weights are divided by instead of the model's sum; 0: the model's."""
+        if self._norm == "model":
+            return None
+        if self._norm == "none":
+            divisor = torch.ones_like(mix[:, :1])
+        elif self._norm == "final":
+            divisor = _sum_in_order(mix.gather(-1, ids), torch.arange(ids.shape[-1], device=ids.device) < count)
+        else:
+            n = min(self.model.top_k if self._norm == "topk" else int(self._norm), self.model.n_experts)
+            divisor = _sum_in_order(mix.gather(-1, ranked.order[:, :n]), ranked.usable[:, :n])
+        return torch.where((reason == APPLIED).unsqueeze(-1), divisor, 0.0)
+
+    def _weigh(self, mix: torch.Tensor, ids: torch.Tensor, count: torch.Tensor,
+               divisor: Optional[torch.Tensor]) -> torch.Tensor:
+        """The weights of a row in rank order; 0 past its count."""
         used = torch.arange(ids.shape[-1], device=ids.device) < count
-        weights = torch.where(used, mix.gather(-1, ids), 0.0)
+        scores = torch.where(used, mix.gather(-1, ids), 0.0)
+        weights = scores
         if self.model.renormalize or self.model.scoring == "softmax_topk":
-            total = weights[:, 0]
-            for column in range(1, weights.shape[-1]):  # the order of the sum is part of the definition
-                total = total + weights[:, column]
-            total = total.unsqueeze(-1)
+            total = _sum_in_order(scores, used)
             equal = divide(torch.ones_like(total), count.clamp(min=1).float())
-            weights = torch.where(total > 0, divide(weights, torch.where(total > 0, total, 1.0)), equal)
-            weights = torch.where(used, weights, 0.0)
-        return weights * self.model.routed_scaling_factor
+            weights = torch.where(total > 0, divide(scores, torch.where(total > 0, total, 1.0)), equal)
+        if divisor is not None:
+            weights = torch.where(divisor > 0, divide(scores, torch.where(divisor > 0, divisor, 1.0)), weights)
+        return torch.where(used, weights, 0.0) * self.model.routed_scaling_factor
 
     def _lay_out(self, ids: torch.Tensor, weights: torch.Tensor, count: torch.Tensor,
                  rows: _Rows) -> tuple[torch.Tensor, torch.Tensor]:
