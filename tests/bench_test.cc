@@ -165,7 +165,7 @@ TEST(BenchLayer, ForcedRoutingGivesTheCostOfARow) {
 TEST(BenchLayer, WhatCannotBeMeasuredIsRefused) {
   expect_refused("bench layer", 64, "--shape is required");
   expect_refused("bench layer --shape glm-9", 78, "no shape \"glm-9\"; there are");
-  expect_refused("bench layer --shape glm-5 --format q5_1", 78, "no format \"q5_1\"; there are f32");
+  expect_refused("bench layer --shape glm-5 --format q5_9", 78, "no format \"q5_9\"; there are f32");
   expect_refused("bench layer --shape glm-5 --format all", 78, "a layer has one format");
   expect_refused("bench layer --shape glm-4.5-air --format q4_k", 78, "needs a multiple of 256");
   expect_refused("bench layer --shape glm-5 --routing zipf", 78, "there are uniform, skewed");

@@ -65,7 +65,7 @@ TEST_F(QuantizeCommand, MistakesAreRefusedWithOneSentence) {
   const std::string out = make("m.gguf", "--format q8_0"), start = "quantize " + kBooks + " " + out;
   expect_refused(start + " --format q8_0", 73, "the file exists");
   EXPECT_EQ(carpool(start + " --format q4_0 --force --quiet").code, 0);
-  expect_refused(start + " --force --format q5_1", 64, "unknown format \"q5_1\"");
+  expect_refused(start + " --force --format q5_9", 64, "unknown format \"q5_9\"");
   expect_refused(start + " --force --format-for q8_0", 64, "PATTERN=FORMAT");
   expect_refused(start + " --force --format-for 'nothing*=q8_0'", 64, "matches no matrix");
   expect_refused("quantize " + kBooks + " " + (folder_ / "d") + " --format q4_0", 64, "ends in .gguf");

@@ -3,7 +3,8 @@
     python python/golden/make_formats.py
 
 "decode" cases: stored bytes and the float32 values that they mean; by gguf.quants.dequantize, and, for what GGUF files
-do not hold (ModelOpt's NVFP4, gpt-oss's MXFP4, FP8 with 128 x 128 scales), by the few lines of numpy below.
+do not hold, by compressed_tensors (packed integers with scales of groups) or by the few lines of numpy below (ModelOpt's
+NVFP4, gpt-oss's MXFP4, FP8 with scales of 128 x 128 or of rows).
 "encode" cases: float32 values and the bytes that gguf.quants.quantize writes, for the formats where it has an encoder.
 Bytes are hex, floats little-endian float32. "checked" lists the rows whose values are given. The E2M1 code 8 is +0
 everywhere, as in gguf. Two bytes are left out because carpool makes NaN of them where the package does not: the MXFP4
@@ -15,12 +16,17 @@ import pathlib
 
 import gguf
 import numpy as np
+import torch
+from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
+from compressed_tensors.quantization import QuantizationArgs
+from compressed_tensors.quantization.lifecycle.forward import dequantize
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SEED = 20251130
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 TYPES = {name: getattr(gguf.GGMLQuantizationType, name.upper())
-         for name in ("f16", "bf16", "q8_0", "q4_0", "nvfp4", "mxfp4", "q4_k", "q6_k")}
+         for name in ("f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "nvfp4", "mxfp4", "q2_k", "q3_k", "q4_k", "q5_k",
+                      "q6_k", "iq4_nl", "iq4_xs")}
 
 
 def text(array):
@@ -50,7 +56,8 @@ def random_blocks(rng, name, rows, blocks):
     """Stored rows of random blocks, [rows, bytes]."""
     elements, size = gguf.GGML_QUANT_SIZES[TYPES[name]]
     data = rng.integers(0, 256, (rows, blocks, size), dtype=np.uint8)
-    at = {"q8_0": [0], "q4_0": [0], "q4_k": [0, 2], "q6_k": [208]}.get(name, [])
+    at = {"q4_1": [0, 2], "q5_1": [0, 2], "q2_k": [80, 82], "q3_k": [108], "q4_k": [0, 2], "q5_k": [0, 2], "q6_k": [208],
+          "f16": [], "bf16": [], "nvfp4": [], "mxfp4": []}.get(name, [0])
     for offset in at:
         data[:, :, offset:offset + 2] = halves(rng, (rows, blocks, 1)).view(np.uint8)
     if name == "mxfp4":
@@ -101,8 +108,28 @@ def fp8(rng):
     spread = np.repeat(np.repeat(scales, 128, axis=0)[:rows], 128, axis=1)[:, :cols]
     values = (e4m3(data) * spread)[checked]
     whole, scale = np.arange(256, dtype=np.uint8).reshape(2, 128), np.float32(0.37)
+    by_row = (rng.random((130, 1)) * 0.01).astype(np.float16)
+    rows_values = (e4m3(data) * by_row.astype(np.float32))[checked]
     return [case("E4M3 * scale of 128 x 128", data, values, scales=text(scales), checked=checked),
+            case("E4M3 * half scale of the row", data, rows_values, scales=text(by_row), checked=checked,
+                 scale_type="f16", scale_rows=1, scale_cols=cols),
             case("E4M3 * scale of the tensor", whole, e4m3(whole) * scale, scale=float(scale))]
+
+
+def packed(rng, bits, group, scale_type, with_zeros, cols=128, rows=11):
+    """Integers in words of 32 bits, by compressed_tensors. Products are in float32, where those of short scales are exact."""
+    half = 1 << (bits - 1)
+    codes = torch.from_numpy(rng.integers(-half, half, (rows, cols)).astype(np.int8))
+    dtype = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}[scale_type]
+    scales = torch.from_numpy(rng.standard_normal((rows, cols // group)).astype(np.float32) * 0.01).to(dtype)
+    zeros = torch.from_numpy(rng.integers(-half, half, (rows, cols // group)).astype(np.int8)) if with_zeros else None
+    args = QuantizationArgs(num_bits=bits, type="int", symmetric=not with_zeros, strategy="group", group_size=group)
+    values = dequantize(x_q=codes, scale=scales.float(), zero_point=zeros, args=args, dtype=torch.float32).numpy()
+    data = pack_to_int32(codes, bits).numpy().view(np.uint8)
+    bits_of_scales = scales.view(torch.int32 if scale_type == "f32" else torch.int16)
+    more = {"zeros": text(pack_to_int32(zeros, bits, packed_dim=0).numpy())} if with_zeros else {}
+    return case(f"compressed_tensors {bits} bits, groups of {group}, {scale_type} scales", data, values,
+                scales=text(bits_of_scales.numpy()), scale_type=scale_type, scale_rows=1, scale_cols=group, **more)
 
 
 def encoded(rng, name):
@@ -124,14 +151,21 @@ def main():
     folder = ROOT / "tests" / "golden" / "formats"
     folder.mkdir(parents=True, exist_ok=True)
     split = {"nvfp4": modelopt, "mxfp4": gpt_oss}
-    for name in [*TYPES, "fp8"]:
+    apart = {"fp8": fp8,
+             "int4": lambda rng: [packed(rng, 4, 32, "bf16", False), packed(rng, 4, 128, "bf16", False)],
+             "int4f": lambda rng: [packed(rng, 4, 32, "f32", False), packed(rng, 4, 64, "bf16", True),
+                                   packed(rng, 4, 128, "f16", True)],
+             "int8": lambda rng: [packed(rng, 8, 128, "bf16", False), packed(rng, 8, 32, "f32", True)]}
+    for name in [*TYPES, *apart]:
         rng = np.random.default_rng([SEED, *name.encode()])
-        decode = fp8(rng) if name == "fp8" else [decoded(rng, name)]
+        decode = apart[name](rng) if name in apart else [decoded(rng, name)]
         if name in split:
             decode.append(split[name](rng))
-        encode = [encoded(rng, name)] if name in ("bf16", "f16", "q8_0", "q4_0", "mxfp4") else []
+        encode = [encoded(rng, name)] if name in ("bf16", "f16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "mxfp4") else []
         golden = {"made_by": "python/golden/make_formats.py", "seed": SEED, "numpy": np.__version__,
-                  "gguf": importlib.metadata.version("gguf"), "format": name, "decode": decode, "encode": encode}
+                  "gguf": importlib.metadata.version("gguf"),
+                  **({"compressed_tensors": importlib.metadata.version("compressed-tensors")} if "int" in name else {}),
+                  "format": name, "decode": decode, "encode": encode}
         written = json.dumps(golden, indent=1) + "\n"
         (folder / f"{name}.json").write_text(written)
         print(f"{name}: {len(decode)} decode, {len(encode)} encode, {len(written)} bytes")

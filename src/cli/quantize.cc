@@ -84,10 +84,10 @@ void add_quantize(CLI::App& app) {
   c.add_option("IN", options->quantize.input, "Hugging Face directory or .gguf file")->required();
   c.add_option("OUT", options->quantize.output, "a name that ends in .gguf, or a directory of safetensors to be made")
       ->required();
-  c.add_option(
-       "--format", options->format,
-       "of the matrices: f32, bf16, f16, q8_0, q4_0, q4_k, q6_k, nvfp4 or mxfp4 in GGUF; f32, bf16, f16, nvfp4 or "
-       "fp8 in a directory")
+  c.add_option("--format", options->format,
+               "of the matrices: f32, bf16, f16, q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, "
+               "iq4_xs, nvfp4 or mxfp4 in GGUF; f32, bf16, f16, nvfp4 or "
+               "fp8 in a directory")
       ->capture_default_str();
   c.add_option("--format-for", options->exceptions,
                "PATTERN=FORMAT: another format for the matrices whose checkpoint names match, such as "

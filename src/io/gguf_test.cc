@@ -323,7 +323,7 @@ TEST_F(Gguf, UnsupportedTensorTypesAreListedWithTheSupportedOnes) {  // G11
                  "\"c\" is of unknown number 99", "\"d\" is of unknown number 2147483648",
                  "supported: f32, bf16, f16, q8_0, q4_0");
   GgufParts many;
-  for (int i = 0; i < 12; ++i) many.tensors.push_back({"t" + std::to_string(i), 3, {32}, std::string(20, '\0'), {}});
+  for (int i = 0; i < 12; ++i) many.tensors.push_back({"t" + std::to_string(i), 17, {256}, std::string(74, '\0'), {}});
   EXPECT_REFUSED(many, "12 tensors", "\"t9\"", "; ...");
   for (const uint64_t cols : {uint64_t{1}, uint64_t{31}, uint64_t{48}}) {
     GgufParts rows;
@@ -381,7 +381,7 @@ TEST_F(Gguf, AnAbsentFileAFolderAndAnEmptyFileAreRefused) {
 
 TEST_F(Gguf, NamesFromTheFileAreEscapedInMessages) {
   GgufParts f;
-  f.tensors = {{"a\n\x1b[31m", 3, {32}, std::string(20, '\0'), {}}};
+  f.tensors = {{"a\n\x1b[31m", 17, {256}, std::string(74, '\0'), {}}};
   EXPECT_REFUSED(f, "a\\n\\x1b[31m");
 }
 

@@ -40,22 +40,24 @@ struct BlockScales {
   Format format;
   size_t offset, count, bytes;
   uint16_t mask, pattern;
+  bool shared = false;  // each multiplies all elements of the block: a scale and the scale of the minima
 };
 constexpr BlockScales kBlockScales[] = {
-    {Format::kQ8_0, 0, 1, 2, 0x7c00, 0x7c00},
-    {Format::kQ4_0, 0, 1, 2, 0x7c00, 0x7c00},
+    {Format::kQ8_0, 0, 1, 2, 0x7c00, 0x7c00},        {Format::kQ4_0, 0, 1, 2, 0x7c00, 0x7c00},
     {Format::kNVFP4, 0, 4, 1, 0xff, 0xff},  // 0x7f stands for zero there
-    {Format::kMXFP4, 0, 1, 1, 0xff, 0xff},
-    {Format::kQ4_K, 0, 2, 2, 0x7c00, 0x7c00},  // the scale and the scale of the minima, both for the whole block
-    {Format::kQ6_K, 208, 1, 2, 0x7c00, 0x7c00},
+    {Format::kMXFP4, 0, 1, 1, 0xff, 0xff},           {Format::kQ4_1, 0, 2, 2, 0x7c00, 0x7c00, true},
+    {Format::kQ5_0, 0, 1, 2, 0x7c00, 0x7c00},        {Format::kQ5_1, 0, 2, 2, 0x7c00, 0x7c00, true},
+    {Format::kQ2_K, 80, 2, 2, 0x7c00, 0x7c00, true}, {Format::kQ3_K, 108, 1, 2, 0x7c00, 0x7c00},
+    {Format::kQ4_K, 0, 2, 2, 0x7c00, 0x7c00, true},  {Format::kQ5_K, 0, 2, 2, 0x7c00, 0x7c00, true},
+    {Format::kQ6_K, 208, 1, 2, 0x7c00, 0x7c00},      {Format::kIQ4_NL, 0, 1, 2, 0x7c00, 0x7c00},
+    {Format::kIQ4_XS, 0, 1, 2, 0x7c00, 0x7c00},
 };
 
-// Counts the elements of blocks that a scale spoils. Two scales of Q4_K multiply the same 256 elements.
+// Counts the elements of blocks that a scale spoils.
 NonFinite scan_blocks(const TensorInfo& tensor, const BlockScales& scales) {
   const FormatInfo& format = info(scales.format);
-  const bool shared = scales.format == Format::kQ4_K;
   const size_t per_block = static_cast<size_t>(format.block_elements);
-  const size_t spoiled = shared ? per_block : per_block / scales.count;
+  const size_t spoiled = scales.shared ? per_block : per_block / scales.count;
   NonFinite result;
   const size_t blocks = tensor.bytes / static_cast<size_t>(format.block_bytes);
   for (size_t b = 0; b < blocks; ++b) {
@@ -64,9 +66,10 @@ NonFinite scan_blocks(const TensorInfo& tensor, const BlockScales& scales) {
       uint16_t bits = 0;
       std::memcpy(&bits, at + i * scales.bytes, scales.bytes);  // little-endian
       if ((bits & scales.mask) != scales.pattern) continue;
-      if (result.count == 0) result.first_index = static_cast<int64_t>(b * per_block + (shared ? 0 : i * spoiled));
+      if (result.count == 0)
+        result.first_index = static_cast<int64_t>(b * per_block + (scales.shared ? 0 : i * spoiled));
       result.count += spoiled;
-      if (shared) break;
+      if (scales.shared) break;
     }
   }
   return result;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <random>
 
 #include "io/dtype.h"
 #include "tensor/format.h"
@@ -94,6 +95,41 @@ TEST(NonFinite, ReadsUnalignedData) {
 }
 
 TEST(NonFinite, AnEmptyTensorIsFinite) { EXPECT_EQ(scan_words<float>("F32", {}).count, 0u); }
+
+// A bad scale spoils exactly the elements that decoding makes NaN or infinite.
+TEST(NonFinite, CountsWhatDecodingOfEveryBlockFormatMakesOfBadScales) {
+  std::mt19937 random(5);
+  for (int i = 0; i < kFormatCount; ++i) {
+    const auto format = static_cast<Format>(i);
+    const FormatInfo& f = info(format);
+    if (f.block_elements == 1 || f.gguf_type < 0) continue;
+    constexpr int64_t kBlocks = 400;
+    std::vector<uint8_t> bytes(static_cast<size_t>(kBlocks * f.block_bytes));
+    for (uint8_t& b : bytes) b = static_cast<uint8_t>(random());
+    // Large powers of two overflow by themselves.
+    for (size_t b = 0; format == Format::kMXFP4 && b < bytes.size(); b += 17)
+      bytes[b] = bytes[b] > 250 ? 255 : bytes[b];
+    const WeightView view{format, bytes.data(), 1, kBlocks * f.block_elements};
+    std::vector<float> values(static_cast<size_t>(view.cols));
+    decode_row(view, 0, values.data());
+    uint64_t count = 0;
+    int64_t first = -1;
+    for (int64_t c = 0; c < view.cols; ++c) {
+      if (std::isfinite(values[static_cast<size_t>(c)])) continue;
+      if (count++ == 0) first = c;
+    }
+    EXPECT_GT(count, 0u) << f.name;
+    const NonFinite found = scan_non_finite({"t",
+                                             std::string(f.name),
+                                             {1, view.cols},
+                                             reinterpret_cast<const std::byte*>(bytes.data()),
+                                             bytes.size(),
+                                             0,
+                                             0});
+    EXPECT_EQ(found.count, count) << f.name;
+    EXPECT_EQ(found.first_index, first) << f.name;
+  }
+}
 
 TEST(Dtype, EveryFormatThatKernelsReadIsADtypeOfTheSameWidth) {
   for (int i = 0; i < kFormatCount; ++i) {

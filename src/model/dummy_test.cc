@@ -91,7 +91,7 @@ TEST(Dummy, WhatCannotBeIsRefusedWithWhatThereIs) {
   expect_refused("dummy:qwen3-30b-a3b,layers=2x", "got \"2x\"");
   expect_refused("dummy:qwen3-30b-a3b,seed=-1", "got \"-1\"");
   expect_refused("dummy:qwen3-30b-a3b,seed=18446744073709551616", "seed must be");
-  expect_refused("dummy:qwen3-30b-a3b,format=q5_1", "format must be one of f32, bf16");
+  expect_refused("dummy:qwen3-30b-a3b,format=q5_9", "format must be one of f32, bf16");
   expect_refused("dummy:qwen3-30b-a3b,head=", "head must be one of f32, bf16");
   expect_refused("dummy:qwen3-30b-a3b,layers=2,layers=3", "\"layers\" is given twice");
 }

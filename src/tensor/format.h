@@ -64,6 +64,9 @@ struct ScaleGrid {
 // of block_elements. Some checkpoints keep the scales of a format in a tensor of their own; then `scales` is not null:
 //   NVFP4  data [rows, cols/2] (low nibble = even column), scales E4M3 [rows, cols/16]     (ModelOpt)
 //   MXFP4  data [rows, cols/2] (low nibble = even column), scales E8M0 [rows, cols/32]     (gpt-oss)
+//   INT4, INT4F, INT8  data [rows, cols/2] (low nibble = even column) or [rows, cols], codes 8 or 128 too large, scales
+//          of `grid`; `zeros`, if set, 32-bit words [ceil(rows*bits/32), groups] of unsigned zero points of
+//          neighbouring rows, lowest bits first                                           (compressed-tensors)
 //   FP8    data [rows, cols], scales of `grid`, [ceil(rows/grid.rows), ceil(cols/grid.cols)], multiplied; null = all 1
 // Without them NVFP4 and MXFP4 rows are GGUF's blocks. `scale` multiplies every value (NVFP4's second scale, FP8 per
 // tensor), after all that the stored bytes say: one rounding more. With scales apart, cols need only be a multiple of
@@ -77,12 +80,14 @@ struct WeightView {
   const void* scales = nullptr;
   float scale = 1.0f;
   RowMap map = {};
-  ScaleGrid grid = {};  // FP8; grid.cols is a multiple of 128, or at least cols
+  ScaleGrid grid = {};          // FP8: grid.cols a multiple of 128, or at least cols; INT4, INT4F, INT8: of 32
+  const void* zeros = nullptr;  // INT4F, INT8
 
-  bool nibbles_apart() const { return scales != nullptr && format != Format::kFP8; }
+  bool nibbles_apart() const { return scales != nullptr && format != Format::kFP8 && format != Format::kINT8; }
   // Bytes of a row of `data`.
   size_t row_bytes() const {
     if (nibbles_apart()) return static_cast<size_t>(cols) / 2;
+    if (scales) return static_cast<size_t>(cols);
     return static_cast<size_t>(cols / info(format).block_elements) * static_cast<size_t>(info(format).block_bytes);
   }
   // Bytes of the view's rows, scales apart.

@@ -55,19 +55,21 @@ double largest_of(const float* x, int64_t n) {
 // Rounding a scale to half precision: relative to it, and absolute where halves are subnormal.
 constexpr double kHalf = 0x1p-11, kTiny = 0x1p-25;
 
-// Largest error of a value of a Q4_K block when every part covers its own range in 15 steps and step and offset are
-// rounded to the nearest of 63: half a step, what the rounded step is off after 15 of them, what the offset is off.
-double q4_k_bound(const float* x) {
+// Largest error of a value of a block of 256 when every part covers its own range in `codes` steps and step and offset
+// are rounded to the nearest of `scales`: half a step, what the rounded step is off after all of them, what the offset
+// is off.
+double affine_bound(const float* x, int parts, int codes, int scales) {
   double range = 0, offset = 0;
-  for (int p = 0; p < 8; ++p) {
-    const auto [low, high] = std::minmax_element(x + 32 * p, x + 32 * p + 32);
+  const int n = 256 / parts;
+  for (int p = 0; p < parts; ++p) {
+    const auto [low, high] = std::minmax_element(x + n * p, x + n * p + n);
     const double below = std::max(-static_cast<double>(*low), 0.0);
     range = std::max(range, static_cast<double>(*high) + below);
     offset = std::max(offset, below);
   }
-  const double d = range / 945 * (1 + kHalf) + kTiny, dmin = offset / 63 * (1 + kHalf) + kTiny;
-  const double clamped = range * kHalf + 945 * kTiny + offset * kHalf + 63 * kTiny;
-  return (range / 15 + d / 2) / 2 + 15 * d / 2 + dmin / 2 + clamped;
+  const double d = range / (codes * scales) * (1 + kHalf) + kTiny, dmin = offset / scales * (1 + kHalf) + kTiny;
+  const double clamped = range * kHalf + codes * scales * kTiny + offset * kHalf + scales * kTiny;
+  return (range / codes + d / 2) / 2 + codes * d / 2 + dmin / 2 + clamped;
 }
 
 // A bound of |decoded - x| for each value of a block, and for the formats whose encoder searches (it minimises the sum
@@ -96,7 +98,36 @@ double bound_of(Format format, const float* block, int64_t n, double x) {
       return 1.0001 * std::max(scale, largest - 6 * scale);
     }
     case Format::kQ4_K:
-      return 1.0001 * q4_k_bound(block);
+      return 1.0001 * affine_bound(block, 8, 15, 63);
+    case Format::kQ5_K:
+      return 1.0001 * affine_bound(block, 8, 31, 63);
+    case Format::kQ2_K:
+      return 1.0001 * affine_bound(block, 16, 3, 15);
+    // Half a step of a range of at most twice the largest, and what the two halves are off; the minimum once more where
+    // all values are the same.
+    case Format::kQ4_1:
+      return 2 * largest / 15 * (0.5001 + 15 * kHalf) + largest * kHalf + 16 * kTiny;
+    case Format::kQ5_1:
+      return 2 * largest / 31 * (0.5001 + 31 * kHalf) + largest * kHalf + 32 * kTiny;
+    case Format::kQ5_0:
+      return largest / 16 * (1.0001 + 16 * kHalf) + 16 * kTiny;
+    // As Q6_K, with 4 steps and the rounded scale off by half of 1/32 of the largest.
+    case Format::kQ3_K:
+      return 1.0001 * (largest / 4 * (1 + 4.0 / 32 / 2 * 2 + 4 * kHalf) + 4 * 32 * kTiny);
+    // The widest gap of the levels is 24 of 127; what the other end cannot reach is 14 of 127.
+    case Format::kIQ4_NL:
+      return largest / 127 * (14 + 127 * kHalf) + 127 * kTiny;
+    // Scales of parts are rounded to the nearest of 32.
+    case Format::kIQ4_XS:
+      return largest / 127 * (14 + 127.0 / 64 + 127 * kHalf) + 127 * 32 * kTiny;
+    // As Q4_0, with 8 bits of a scale; inverses of scales below 2^-127 are taken for 0.
+    case Format::kINT4:
+      return largest / 8 * (1.0001 + 8 * 0x1p-8) + 0x1p-123;
+    // The zero point is rounded too: up to a step at the ends of a range of at most twice the largest.
+    case Format::kINT4F:
+      return 2 * largest / 15 * 1.0001 + 0x1p-123;
+    case Format::kINT8:
+      return largest / 127 * 0.5001 + 0x1p-120;
     // A step is largest / 32; 32 of them are a code too many; the rounded scale is off by half of 1/128 of the largest.
     case Format::kQ6_K:
       return 1.0001 * (largest / 32 * (1 + 0.125 + 32 * kHalf) + 32 * 128 * kTiny);
@@ -104,7 +135,21 @@ double bound_of(Format format, const float* block, int64_t n, double x) {
   return 0;
 }
 
-bool searches(Format format) { return format == Format::kNVFP4 || format == Format::kQ4_K || format == Format::kQ6_K; }
+bool searches(Format format) {
+  switch (format) {
+    case Format::kNVFP4:
+    case Format::kQ2_K:
+    case Format::kQ3_K:
+    case Format::kQ4_K:
+    case Format::kQ5_K:
+    case Format::kQ6_K:
+    case Format::kIQ4_NL:
+    case Format::kIQ4_XS:
+      return true;
+    default:
+      return false;
+  }
+}
 
 // Rows of 512 values of many kinds, all within the range of every format.
 struct Sample {
@@ -204,22 +249,43 @@ TEST_P(FormatContract, EncodedRowsDoNotDependOnTheirNeighbours) {
   }
 }
 
+// Where scales lie: in blocks, or in a tensor of their own.
+enum class Apart { kNo, kYes, kZeros };
+
 // A matrix of random bytes: every pattern is a value of its format, NaN and infinity among them.
 struct Matrix {
-  std::vector<uint8_t> data, scales;
+  std::vector<uint8_t> data, scales, zeros;
   WeightView view;
 };
 
-Matrix random_matrix(Format format, int64_t rows, int64_t cols, bool scales_apart, uint32_t seed) {
+// Bytes of the scales of a view whose grid is set.
+size_t scale_bytes(const WeightView& v) {
+  const auto blocks = [](int64_t n, int64_t block) { return (n + block - 1) / block; };
+  if (v.format == Format::kNVFP4) return static_cast<size_t>(v.rows * v.cols / 16);
+  if (v.format == Format::kMXFP4) return static_cast<size_t>(v.rows * v.cols / 32);
+  const int64_t count = blocks(v.rows, v.grid.rows) * blocks(v.cols, v.grid.cols);
+  return static_cast<size_t>(count * (v.grid.format == Format::kF32 ? 4 : 2));
+}
+
+Matrix random_matrix(Format format, int64_t rows, int64_t cols, Apart apart, uint32_t seed) {
   std::mt19937 random(seed);
   Matrix m;
   m.view = {.format = format, .rows = rows, .cols = cols, .scale = seed % 2 ? 1.0f : 0.37f};
-  if (scales_apart) {
-    const auto n = static_cast<size_t>(format == Format::kFP8     ? (rows + 127) / 128 * ((cols + 127) / 128) * 4
-                                       : format == Format::kNVFP4 ? rows * cols / 16
-                                                                  : rows * cols / 32);
-    for (size_t i = 0; i < n; ++i) m.scales.push_back(static_cast<uint8_t>(random()));
+  const auto fill = [&](std::vector<uint8_t>& bytes, size_t n) {
+    for (size_t i = 0; i < n; ++i) bytes.push_back(static_cast<uint8_t>(random()));
+  };
+  if (apart != Apart::kNo) {
+    constexpr Format kTypes[] = {Format::kF32, Format::kBF16, Format::kF16};
+    if (format == Format::kINT4) m.view.grid = {Format::kBF16, 1, seed % 2 ? 32 : cols};
+    if (format == Format::kINT4F || format == Format::kINT8) m.view.grid = {kTypes[seed % 3], 1, seed % 2 ? 32 : cols};
+    if (format == Format::kFP8 && apart == Apart::kZeros) m.view.grid = {kTypes[seed % 3], 1, cols};  // by row
+    fill(m.scales, scale_bytes(m.view));
     m.view.scales = m.scales.data();
+    if (apart == Apart::kZeros && format != Format::kFP8) {
+      const int64_t per_word = format == Format::kINT8 ? 4 : 8;
+      fill(m.zeros, static_cast<size_t>((rows + per_word - 1) / per_word * (cols / m.view.grid.cols) * 4));
+      m.view.zeros = m.zeros.data();
+    }
   }
   for (size_t i = 0; i < m.view.bytes(); ++i) m.data.push_back(static_cast<uint8_t>(random()));
   m.view.data = m.data.data();
@@ -228,16 +294,23 @@ Matrix random_matrix(Format format, int64_t rows, int64_t cols, bool scales_apar
 
 struct Shape {
   int64_t rows, cols;
-  bool scales_apart;
+  Apart apart = Apart::kNo;
 };
 
 std::vector<Shape> shapes(Format format) {
   const int64_t n = info(format).block_elements;
-  std::vector<Shape> out = {{37, n, false}, {16, 3 * n, false}, {1, 2 * n, false}};
-  if (n == 1) out.insert(out.end(), {{37, 5, false}, {20, 67, false}, {33, 300, false}});
-  if (format == Format::kNVFP4) out.insert(out.end(), {{37, 48, true}, {5, 16, true}});
-  if (format == Format::kMXFP4) out.insert(out.end(), {{37, 96, true}, {5, 32, true}});
-  if (format == Format::kFP8) out.insert(out.end(), {{150, 300, true}, {16, 128, true}, {5, 1, true}});
+  using enum Apart;
+  std::vector<Shape> out = {{37, n}, {16, 3 * n}, {1, 2 * n}};
+  if (n == 1) out.insert(out.end(), {{37, 5}, {20, 67}, {33, 300}});
+  if (format == Format::kNVFP4) out.insert(out.end(), {{37, 48, kYes}, {5, 16, kYes}});
+  if (format == Format::kMXFP4) out.insert(out.end(), {{37, 96, kYes}, {5, 32, kYes}});
+  if (format == Format::kFP8) {
+    out.insert(out.end(), {{150, 300, kYes}, {16, 128, kYes}, {5, 1, kYes}, {37, 300, kZeros}, {20, 5, kZeros}});
+  }
+  if (format == Format::kINT4) out.insert(out.end(), {{37, 96, kYes}, {5, 32, kYes}});
+  if (format == Format::kINT4F || format == Format::kINT8) {
+    out.insert(out.end(), {{37, 96, kYes}, {5, 32, kYes}, {37, 96, kZeros}, {20, 64, kZeros}, {33, 32, kZeros}});
+  }
   return out;
 }
 
@@ -261,7 +334,7 @@ TEST_P(FormatContract, PanelsHoldTheBitsOfTheRows) {
   uint32_t seed = 1;
   for (const Shape& shape : shapes(format())) {
     for (int repeat = 0; repeat < 2; ++repeat, ++seed) {
-      const Matrix m = random_matrix(format(), shape.rows, shape.cols, shape.scales_apart, seed);
+      const Matrix m = random_matrix(format(), shape.rows, shape.cols, shape.apart, seed);
       PanelView panels;
       const std::vector<std::byte> bytes = packed(m.view, panels);
       std::vector<float> expected(static_cast<size_t>(shape.cols)), out(expected.size() + 1, 42.0f);
@@ -302,11 +375,8 @@ TEST(BlockScales, ThatAreNanMakeTheirValuesNan) {
 
 TEST_P(FormatContract, WhatAPanelHasBeyondTheMatrixIsZero) {
   for (const Shape& shape : shapes(format())) {
-    Matrix m = random_matrix(format(), shape.rows, shape.cols, shape.scales_apart, 3);
-    if (format() == Format::kFP8 && shape.scales_apart) {
-      std::vector<float> ones(m.scales.size() / 4, 1.0f);  // a scale may be NaN, which no zero survives
-      std::memcpy(m.scales.data(), ones.data(), m.scales.size());
-    }
+    Matrix m = random_matrix(format(), shape.rows, shape.cols, shape.apart, 3);
+    std::fill(m.scales.begin(), m.scales.end(), uint8_t{0x30});  // a scale may be NaN, which no zero survives
     PanelView panels;
     const std::vector<std::byte> bytes = packed(m.view, panels);
     const int64_t step = info(format()).panel_elements;
@@ -317,6 +387,32 @@ TEST_P(FormatContract, WhatAPanelHasBeyondTheMatrixIsZero) {
       unpack_row(panels, r, out.data());
       for (int64_t c = r < shape.rows ? shape.cols : 0; c < panels.cols; ++c) {
         ASSERT_EQ(out[static_cast<size_t>(c)], 0.0f) << "row " << r << " column " << c;
+      }
+    }
+  }
+}
+
+// A view of some of the stored rows is what a view of all of them has there.
+TEST_P(FormatContract, ViewsOfSomeRowsHaveTheBitsOfThoseRows) {
+  uint32_t seed = 40;
+  for (const Shape& shape : shapes(format())) {
+    const Matrix m = random_matrix(format(), shape.rows, shape.cols, shape.apart, seed++);
+    for (const RowMap map : {RowMap{shape.rows / 3, 0, 0}, RowMap{1, 1, 2}, RowMap{1, 3, 7}}) {
+      WeightView some = m.view;
+      some.map = map;
+      some.rows = 0;
+      while (map(some.rows) < shape.rows) ++some.rows;
+      if (some.rows == 0) continue;
+      PanelView panels;
+      const std::vector<std::byte> bytes = packed(some, panels);
+      std::vector<float> expected(static_cast<size_t>(shape.cols)), out(expected.size()), row(expected.size());
+      for (int64_t r = 0; r < some.rows; ++r) {
+        decode_row(m.view, map(r), expected.data());
+        decode_row(some, r, row.data());
+        unpack_row(panels, r, out.data());
+        for (size_t c = 0; c < expected.size(); ++c) {
+          ASSERT_TRUE(same(row[c], expected[c]) && same(out[c], expected[c])) << r << " " << c;
+        }
       }
     }
   }

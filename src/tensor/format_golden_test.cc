@@ -61,6 +61,13 @@ void expect_decoded(Format format, const JsonObject& entry) {
   WeightView view{format, data.data(), entry.integer("rows", 1, 10000), entry.integer("cols", 1, 10000)};
   if (!scales.empty()) view.scales = scales.data();
   view.scale = static_cast<float>(entry.number_or("scale", 1.0, 0.0, 1e3));
+  if (entry.has("scale_type")) {
+    view.grid = {*format_of_name(entry.string("scale_type")), entry.integer("scale_rows", 1, 10000),
+                 entry.integer("scale_cols", 1, 10000)};
+  }
+  std::vector<uint8_t> zeros;
+  if (entry.has("zeros")) zeros = bytes_at(entry, "zeros");
+  if (!zeros.empty()) view.zeros = zeros.data();
   ASSERT_EQ(view.bytes(), data.size());
   std::vector<int64_t> rows;
   if (entry.has("checked")) {
@@ -103,7 +110,8 @@ TEST(FormatGolden, DecodingGivesTheBitsOfTheReferences) {
 }
 
 TEST(FormatGolden, EncodingGivesTheBytesOfTheReferences) {
-  for (const Format format : {Format::kBF16, Format::kF16, Format::kQ8_0, Format::kQ4_0, Format::kMXFP4}) {
+  for (const Format format : {Format::kBF16, Format::kF16, Format::kQ8_0, Format::kQ4_0, Format::kQ4_1, Format::kQ5_0,
+                              Format::kQ5_1, Format::kMXFP4}) {
     EXPECT_GT(for_each_case(info(format).name, "encode", [&](const JsonObject& e) { expect_encoded(format, e); }), 0);
   }
 }

@@ -111,7 +111,7 @@ TEST(Format, EveryFormatIsFoundByItsNameAndByItsGgufType) {
     ASSERT_NE(format_of_gguf(info(format).gguf_type), nullptr);
     EXPECT_EQ(*format_of_gguf(info(format).gguf_type), format);
   }
-  for (const int64_t type : {int64_t{-1}, int64_t{3}, int64_t{1000}, (int64_t{1} << 32) + 1}) {
+  for (const int64_t type : {int64_t{-1}, int64_t{17}, int64_t{1000}, (int64_t{1} << 32) + 1}) {
     EXPECT_EQ(format_of_gguf(type), nullptr) << type;
   }
   for (const char* name : {"", "F32", "f3", "f32 ", "q4"}) EXPECT_EQ(format_of_name(name), nullptr) << name;

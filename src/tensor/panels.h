@@ -16,6 +16,21 @@
 //          16 half dmin
 //   Q6_K   16 times (2 x 64 bytes: low 4 bits paired as in Q4_0 (16 columns); 64 bytes: byte c of word r = upper
 //          2 bits of columns c, 4+c, 8+c, 12+c of row r, lowest first; 16 signed scales); 16 half d
+//   Q4_1   4 x 64 bytes of nibbles as in Q4_0, 0..15; 16 half scales; 16 half minima
+//   Q5_0   4 x 64 bytes of nibbles as in Q4_0; 64 bytes: bit g of byte c of word r = fifth bit of column 4g+c of row r;
+//          16 half scales; 0..31 for -16..15
+//   Q5_1   as Q5_0, 0..31, and 16 half minima
+//   Q5_K   8 times (nibbles and fifth bits as in Q5_0; 16 scales 0..63; 16 minima 0..63); 16 half d; 16 half dmin
+//   Q2_K   16 times (64 bytes: byte c of word r = codes 0..3 of columns c, 4+c, 8+c, 12+c of row r, lowest first; 16
+//          bytes: scale 0..15 in the low nibble, minimum in the high one); 16 half d; 16 half dmin
+//   Q3_K   8 times (2 x 64 bytes as in Q2_K: low 2 bits of 16 columns each; 64 bytes of third bits as Q5_0's fifth
+//   ones;
+//          2 x 16 signed scales), 0..7 for -4..3; 16 half d
+//   IQ4_NL as Q4_0; codes choose levels
+//   IQ4_XS 8 times (4 x 64 bytes of nibbles as in Q4_0, which choose levels; 16 signed scales); 16 half d
+//   INT4   as Q4_0, the scales bfloat16
+//   INT4F  4 x 64 bytes of nibbles as in Q4_0, 0..15; 16 float32 scales; 16 zero points 0..15
+//   INT8   8 x 64 bytes as in Q8_0; 16 float32 scales; 16 signed zero points
 //   FP8    128 x 16 bytes: the 16 rows of one k; then 16 float32 scales
 // NVFP4 scales are E4M3 with sign, whatever the file had (GGUF's 0x7f has become 0), and NaN scales make NaN. MXFP4:
 // 255 is NaN; the scale byte 0 (2^-127) may be taken for zero by kernels, which have no subnormal numbers to spare. The

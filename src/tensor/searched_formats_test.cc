@@ -1,4 +1,4 @@
-// Encoders that search (Q4_K, Q6_K, NVFP4): never worse than rounding to the whole range of a block, and better on the
+// Encoders that search: never worse than rounding to the whole range of a block, and better on the
 // values that weights have. The oracles are that rounding, written plainly in double.
 #include <gtest/gtest.h>
 
@@ -21,20 +21,22 @@ double nearest(double x, double step, double low, double high) {
 
 double square(double x) { return x * x; }
 
-// Squared error of a Q4_K block whose parts cover their own ranges.
-double plain_q4_k(const float* x) {
-  double steps[8], offsets[8], largest_step = 0, largest_offset = 0, sum = 0;
-  for (int p = 0; p < 8; ++p) {
-    const auto [low, high] = std::minmax_element(x + 32 * p, x + 32 * p + 32);
+// Squared error of a block of 256 whose kParts parts cover their own ranges in kCodes steps.
+template <int kParts, int kCodes, int kScales>
+double plain_affine(const float* x) {
+  constexpr int kPart = 256 / kParts;
+  double steps[kParts], offsets[kParts], largest_step = 0, largest_offset = 0, sum = 0;
+  for (int p = 0; p < kParts; ++p) {
+    const auto [low, high] = std::minmax_element(x + kPart * p, x + kPart * p + kPart);
     offsets[p] = std::max(-static_cast<double>(*low), 0.0);
-    steps[p] = (*high + offsets[p]) / 15;
+    steps[p] = (*high + offsets[p]) / kCodes;
     largest_step = std::max(largest_step, steps[p]), largest_offset = std::max(largest_offset, offsets[p]);
   }
-  const double d = half(largest_step / 63), dmin = half(largest_offset / 63);
-  for (int p = 0; p < 8; ++p) {
-    const double step = d * nearest(steps[p], d, 0, 63), offset = dmin * nearest(offsets[p], dmin, 0, 63);
-    for (int i = 32 * p; i < 32 * p + 32; ++i)
-      sum += square(step * nearest(x[i] + offset, step, 0, 15) - offset - x[i]);
+  const double d = half(largest_step / kScales), dmin = half(largest_offset / kScales);
+  for (int p = 0; p < kParts; ++p) {
+    const double step = d * nearest(steps[p], d, 0, kScales), offset = dmin * nearest(offsets[p], dmin, 0, kScales);
+    for (int i = kPart * p; i < kPart * p + kPart; ++i)
+      sum += square(step * nearest(x[i] + offset, step, 0, kCodes) - offset - x[i]);
   }
   return sum;
 }
@@ -43,17 +45,34 @@ double extreme_of(const float* x, int n) {
   return *std::max_element(x, x + n, [](float a, float b) { return std::fabs(a) < std::fabs(b); });
 }
 
-// Squared error of a Q6_K block whose parts cover their own ranges.
-double plain_q6_k(const float* x) {
+// Squared error of a block of 256 whose 16 parts cover their own ranges.
+template <int kCodes, int kScales>
+double plain_symmetric(const float* x) {
   double steps[16], extreme = 0, sum = 0;
   for (int p = 0; p < 16; ++p) {
-    steps[p] = extreme_of(x + 16 * p, 16) / -32;
+    steps[p] = extreme_of(x + 16 * p, 16) / -kCodes;
     if (std::fabs(steps[p]) > std::fabs(extreme)) extreme = steps[p];
   }
-  const double d = half(extreme / -128);
+  const double d = half(extreme / -kScales);
   for (int p = 0; p < 16; ++p) {
-    const double step = d * nearest(steps[p], d, -128, 127);
-    for (int i = 16 * p; i < 16 * p + 16; ++i) sum += square(step * nearest(x[i], step, -32, 31) - x[i]);
+    const double step = d * nearest(steps[p], d, -kScales, kScales - 1);
+    for (int i = 16 * p; i < 16 * p + 16; ++i) sum += square(step * nearest(x[i], step, -kCodes, kCodes - 1) - x[i]);
+  }
+  return sum;
+}
+
+// Squared error of `n` values whose scale makes the largest magnitude the level -127; parts of 32.
+template <int n>
+double plain_iq4(const float* x) {
+  static constexpr double kLevels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+  double sum = 0;
+  for (int p = 0; p < n / 32; ++p) {
+    const double scale = half(extreme_of(x + 32 * p, 32) / -127);
+    for (int i = 32 * p; i < 32 * p + 32; ++i) {
+      double least = INFINITY;
+      for (const double level : kLevels) least = std::min(least, square(scale * level - x[i]));
+      sum += least;
+    }
   }
   return sum;
 }
@@ -128,8 +147,12 @@ std::string name_of(const testing::TestParamInfo<Searched>& param) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, SearchedFormat,
-                         testing::Values(Searched{Format::kQ4_K, plain_q4_k, 0.83},
-                                         Searched{Format::kQ6_K, plain_q6_k, 0.84},
+                         testing::Values(Searched{Format::kQ2_K, plain_affine<16, 3, 15>, 0.8},
+                                         Searched{Format::kQ4_K, plain_affine<8, 15, 63>, 0.83},
+                                         Searched{Format::kQ5_K, plain_affine<8, 31, 63>, 0.9},
+                                         Searched{Format::kQ3_K, plain_symmetric<4, 32>, 0.88},
+                                         Searched{Format::kQ6_K, plain_symmetric<32, 128>, 0.84},
+                                         Searched{Format::kIQ4_NL, plain_iq4<32>, 0.9},
                                          Searched{Format::kNVFP4, plain_nvfp4, 0.77}),
                          name_of);
 

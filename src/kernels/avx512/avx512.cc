@@ -116,6 +116,12 @@ inline IVec e2m1_codes(IVec nibbles) {
   const IVec table = _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
   return _mm512_shuffle_epi8(table, nibbles);
 }
+// The signed level that each nibble chooses in IQ4_NL and IQ4_XS.
+inline IVec iq4_levels(IVec nibbles) {
+  const IVec table =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113));
+  return _mm512_shuffle_epi8(table, nibbles);
+}
 inline IVec broadcast_word(const signed char* x) {
   int word;
   __builtin_memcpy(&word, x, 4);

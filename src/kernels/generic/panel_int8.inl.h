@@ -9,6 +9,8 @@
 //   kOffset                   what an unsigned code is too large
 //   kIntegerScales            whether sub-blocks have integer scales; see int8_scaled_panel
 //   codes(block, s, h, w), scale(block, s, h)
+//   minimum(block, s, h)      if values are scale * code + minimum
+//   zeros(block, s, h)        if codes have a zero point for each row, beside kOffset
 //   kMaxCode                  no code is larger (absent where codes are signed)
 // The vocabulary says how many rows a pass takes (kPassRows) and has the sums over a sub-block for all of them (dots).
 
@@ -80,9 +82,21 @@ inline void int8_panel(const unsigned char* panel, long cols, const Int8Row* x, 
 #pragma GCC unroll 8
         for (int m = 0; m < M; ++m) sums[m] = F::kOffset != 0 ? set1_int(corrections[m][s]) : set1_int(0);
         F::dots(w, x, sub * F::kColumns, sums);
+        if constexpr (requires { F::zeros(block, 0, 0); }) {  // a word's upper half is multiplied by 0
+          const IVec zeros = F::zeros(block, in_block, h);
+#pragma GCC unroll 8
+          for (int m = 0; m < M; ++m) {
+            sums[m] = sub32(sums[m], multiply_pairs(zeros, set1_int(x[m].sums[sub] & 0xffff)));
+          }
+        }
         const Vec d = F::scale(block, in_block, h);
 #pragma GCC unroll 8
         for (int m = 0; m < M; ++m) part[m] = fma(to_float(sums[m]), d, part[m]);
+        if constexpr (requires { F::minimum(block, 0, 0); }) {
+          const Vec low = F::minimum(block, in_block, h);
+#pragma GCC unroll 8
+          for (int m = 0; m < M; ++m) part[m] = fma(low, set1(static_cast<float>(x[m].sums[sub])), part[m]);
+        }
       }
 #pragma GCC unroll 8
       for (int m = 0; m < M; ++m) acc[h][m] = fma(part[m], set1(x[m].scales[g]), acc[h][m]);

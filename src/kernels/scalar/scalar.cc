@@ -138,6 +138,7 @@ void product_int8_of(const PanelProduct& p, int64_t r, int m, int count) {
         taken[i] += w.low * sum;
       } else {
         parts[i] = std::fma(static_cast<float>(product), w.scale, parts[i]);
+        if (has_float_minima(p.w->format)) parts[i] = std::fma(-w.minimum, static_cast<float>(sum), parts[i]);
       }
       if (!ends) continue;
       if (has_integer_scales(p.w->format))

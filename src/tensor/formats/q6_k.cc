@@ -5,7 +5,7 @@
 // 64 and 32 of those bytes: byte i < 32 of the first has columns i and 64 + i of the half as low and high nibble, byte
 // 32 + i columns 32 + i and 96 + i; byte i of the second has the upper bits of columns i, 32 + i, 64 + i, 96 + i,
 // lowest first. The layout is that of GGUF files; the encoder is our own. Panels: see panels.h.
-#include "tensor/formats/common.h"
+#include "tensor/formats/symmetric_search.h"
 
 namespace carpool {
 
@@ -31,6 +31,8 @@ struct Place {
   }
 };
 
+using Search = SymmetricSearch<32, 128>;
+
 float value_of(float step, int code) { return step * static_cast<float>(code - 32); }
 
 void decode(const WeightView& view, int64_t r, float* out) {
@@ -46,105 +48,18 @@ void decode(const WeightView& view, int64_t r, float* out) {
   }
 }
 
-// (code - 32) of four values.
-Float4 codes_of(const float* x, float inverse) {
-  return rounded(clamped(load<Float4>(x) * all(inverse), -32.0f, 31.0f));
-}
-
-float squared_error(const float* x, float step) {
-  const float inverse = inverse_of(step);
-  return sum_of<kPart>([&](int i) {
-    const Float4 error = all(step) * codes_of(x + i, inverse) - load<Float4>(x + i);
-    return error * error;
-  });
-}
-
-// The step that makes the value of largest magnitude -32.
-float whole_range(const float* x) {
-  float extreme = x[0];
-  for (int i = 1; i < kPart; ++i) {
-    if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
-  }
-  return extreme / -32.0f;
-}
-
-// The step of least squares for the codes that `step` gives; `step` itself where those are all 0.
-float refined(const float* x, float step) {
-  const float inverse = inverse_of(step);
-  Float4 q[kPart / 4];
-  for (int i = 0; i < kPart; i += 4) q[i / 4] = codes_of(x + i, inverse);
-  const float sum_xq = sum_of<kPart>([&](int i) { return load<Float4>(x + i) * q[i / 4]; });
-  const float sum_qq = sum_of<kPart>([&](int i) { return q[i / 4] * q[i / 4]; });
-  return sum_qq > 0 ? sum_xq / sum_qq : step;
-}
-
-// The best of several starts around the whole range, of either sign, each refined.
-float least_squares(const float* x) {
-  const float whole = whole_range(x);
-  float best = whole, least = squared_error(x, whole);
-  for (int i = 0; i < 10; ++i) {
-    const float stretch = 32.0f / (30.5f + 0.5f * static_cast<float>(i % 5));
-    const float step = refined(x, i < 5 ? whole * stretch : -whole * stretch);
-    const float error = squared_error(x, step);
-    if (error < least) best = step, least = error;
-  }
-  return best;
-}
-
-// What a block stores beside its codes, and the squared error of its values.
-struct Block {
-  uint16_t d;
-  int8_t scale[kParts];
-  float error;
-};
-
-// Rounds `steps` to 8 bits: that of largest magnitude is -128; the others are the best of the nearest integers and
-// their neighbours.
-Block quantize(const float* x, const float* steps) {
-  float extreme = steps[0];
-  for (int p = 1; p < kParts; ++p) {
-    if (std::fabs(steps[p]) > std::fabs(extreme)) extreme = steps[p];
-  }
-  Block out{finite_half(extreme / -128.0f), {}, 0};
-  const float d = f16_to_float(out.d), inverse = inverse_of(d);
-  for (int p = 0; p < kParts; ++p) {
-    const int nearest = static_cast<int>(rounded(std::clamp(steps[p] * inverse, -128.0f, 127.0f)));
-    float least = std::numeric_limits<float>::infinity();
-    for (const int s : {nearest, std::max(nearest - 1, -128), std::min(nearest + 1, 127)}) {
-      const float error = squared_error(x + kPart * p, d * static_cast<float>(s));
-      if (error < least) least = error, out.scale[p] = static_cast<int8_t>(s);
-    }
-    out.error += least;
-  }
-  return out;
-}
-
-void write_block(const float* x, const Block& best, uint8_t* out) {
-  std::memset(out, 0, kBlockBytes);
-  store(out + kD, best.d);
-  for (int c = 0; c < kBlock; c += 4) {
-    const int8_t scale = best.scale[c / kPart];
-    out[kScales + c / kPart] = static_cast<uint8_t>(scale);
-    const Float4 codes = codes_of(x + c, inverse_of(f16_to_float(best.d) * scale));
-    for (int i = 0; i < 4; ++i) {
-      const int code = static_cast<int>(codes[i]) + 32;
-      const Place at(c + i);
-      out[at.lower] |= static_cast<uint8_t>((code & 15) << at.lower_shift);
-      out[at.upper] |= static_cast<uint8_t>(code >> 4 << at.upper_shift);
-    }
-  }
-}
-
-// Values beyond the range saturate.
 void encode(const float* values, int64_t cols, void* out) {
-  constexpr float kLargest = 65504.0f * 127.0f * 31.0f;
-  for (int64_t b = 0; b < cols / kBlock; ++b) {
-    float x[kBlock];
-    for (int i = 0; i < kBlock; ++i) x[i] = std::clamp(values[b * kBlock + i], -kLargest, kLargest);
-    float whole[kParts], fitted[kParts];
-    for (int p = 0; p < kParts; ++p) whole[p] = whole_range(x + kPart * p), fitted[p] = least_squares(x + kPart * p);
-    const Block first = quantize(x, whole), second = quantize(x, fitted);
-    write_block(x, second.error <= first.error ? second : first, bytes_of(out) + b * kBlockBytes);
+  uint8_t* block = bytes_of(out);
+  for (int64_t b = 0; b < cols / kBlock; ++b, block += kBlockBytes) {
+    const Search::Block best = Search::encode(values + b * kBlock);
+    std::memset(block, 0, kBlockBytes);
+    store(block + kD, best.d);
+    for (int p = 0; p < kParts; ++p) block[kScales + p] = static_cast<uint8_t>(best.scale[p]);
+    for (int c = 0; c < kBlock; ++c) {
+      const Place at(c);
+      block[at.lower] |= static_cast<uint8_t>((best.codes[c] & 15) << at.lower_shift);
+      block[at.upper] |= static_cast<uint8_t>(best.codes[c] >> 4 << at.upper_shift);
+    }
   }
 }
 
