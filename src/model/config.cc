@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "model/family.h"
 #include "model/gguf_config.h"
+#include "model/quantization_config.h"
 
 namespace carpool {
 
@@ -96,7 +97,10 @@ ModelConfig read_model_config(const std::string& model) {
   if (is_gguf_path(model)) return read_gguf_config(model);
   const std::string path = (std::filesystem::path(model) / "config.json").string();
   const json::value root = parse_json(read_text_file(path, size_t{16} << 20), path);
-  ModelConfig config = read_config(JsonObject(root, path));
+  const JsonObject object(root, path);
+  ModelConfig config = read_config(object);
+  const std::vector<std::string> notes = check_quantization(object, model);
+  config.notes.insert(config.notes.end(), notes.begin(), notes.end());
   const std::string generation_path = (std::filesystem::path(model) / "generation_config.json").string();
   if (file_exists(generation_path)) {
     const json::value generation = parse_json(read_text_file(generation_path, size_t{1} << 20), generation_path);

@@ -173,7 +173,7 @@ std::vector<std::byte> copied(const void* from, size_t bytes) {
 
 // The matrix's own bits where they mean the same in the other file; false when it has to be encoded.
 bool keep(const WeightView& view, Format format, Layout layout, EncodedMatrix& out) {
-  if (view.format != format) return false;
+  if (view.format != format || !view.map.is_identity()) return false;
   out.scale = view.scale;
   if (format == Format::kNVFP4) {
     if (view.nibbles_apart() && layout == Layout::kGguf) return to_gguf(view, out.data);
@@ -185,9 +185,10 @@ bool keep(const WeightView& view, Format format, Layout layout, EncodedMatrix& o
     if (view.nibbles_apart()) out.scales = copied(view.scales, static_cast<size_t>(view.rows * view.cols / kBlock));
     return true;
   }
-  if (view.scale != 1.0f || view.nibbles_apart()) return false;
+  if (view.scale != 1.0f || (view.scales && format != Format::kFP8)) return false;
   if (format == Format::kFP8) {
-    if (!view.scales) return false;
+    const ScaleGrid& grid = view.grid;
+    if (!view.scales || grid.format != Format::kF32 || grid.rows != kFp8Block || grid.cols != kFp8Block) return false;
     const int64_t across = (view.cols + kFp8Block - 1) / kFp8Block, down = (view.rows + kFp8Block - 1) / kFp8Block;
     out.scales = copied(view.scales, static_cast<size_t>(across * down) * sizeof(float));
   }

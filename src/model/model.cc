@@ -109,6 +109,7 @@ Model Model::load(const std::string& model, const LoadOptions& options) {
   reader.progress = options.progress;
   find_family(config.family).take_weights(config, reader, weights);
   reader.finish();
+  config.notes.insert(config.notes.end(), reader.notes().begin(), reader.notes().end());
   take_panels(plan, angles, model, *source, options, *ops, weights);
   weights.source = std::move(source);
   return Model(std::move(config), std::move(weights), std::move(ops), options.kv_format);

@@ -32,12 +32,28 @@ uint32_t file_type(Format format) {
       return 1;
     case Format::kQ4_0:
       return 2;
+    case Format::kQ4_1:
+      return 3;
     case Format::kQ8_0:
       return 7;
+    case Format::kQ5_0:
+      return 8;
+    case Format::kQ5_1:
+      return 9;
+    case Format::kQ2_K:
+      return 10;
+    case Format::kQ3_K:
+      return 11;
     case Format::kQ4_K:
       return 14;
+    case Format::kQ5_K:
+      return 16;
     case Format::kQ6_K:
       return 18;
+    case Format::kIQ4_NL:
+      return 25;
+    case Format::kIQ4_XS:
+      return 30;
     case Format::kBF16:
       return 32;
     case Format::kMXFP4:
@@ -86,9 +102,9 @@ std::vector<Group> group_for_gguf(const std::vector<PlannedTensor>& plan, const 
   std::map<std::string, size_t> index;
   for (const PlannedTensor& p : plan) {
     const auto refuse = [&](ErrorKind kind, const std::string& what) {
-      throw Error(kind, fmt::format("{}: tensor \"{}\": {}", where, escape(p.tensor->name), what));
+      throw Error(kind, fmt::format("{}: tensor \"{}\": {}", where, escape(p.name), what));
     };
-    const std::optional<GgufName> name = gguf_name(architecture, p.tensor->name);
+    const std::optional<GgufName> name = gguf_name(architecture, p.name);
     if (!name) refuse(ErrorKind::kConfig, fmt::format("has no name in GGUF files of {}", architecture.name));
     const auto [it, fresh] = index.emplace(name->name, groups.size());
     if (fresh) groups.push_back({name->name, {}});
@@ -136,8 +152,8 @@ void write_groups(const std::vector<Group>& groups, const GgufWriter& writer, Th
   for (const Group& g : groups) {
     std::vector<float> scales;
     for (const PlannedTensor* p : g.members) {
-      const EncodedMatrix m = encode_matrix(p->stored.view, p->format, Layout::kGguf, pool,
-                                            fmt::format("tensor \"{}\"", escape(p->tensor->name)));
+      const EncodedMatrix m =
+          encode_matrix(p->stored.view, p->format, Layout::kGguf, pool, fmt::format("tensor \"{}\"", escape(p->name)));
       out.write(m.data);
       scales.push_back(m.scale);
       meter.add(p->tensor->bytes);
@@ -221,7 +237,7 @@ void write_gguf(const QuantizeOptions& options, const WeightSource& source, cons
 
 // The tensors of stored_matrix.h that a planned one becomes.
 void declare(const PlannedTensor& p, SafetensorsWriter& writer) {
-  const std::string& name = p.tensor->name;
+  const std::string& name = p.name;
   const std::string stem = name.substr(0, name.rfind('.'));
   const int64_t rows = p.stored.view.rows, cols = p.stored.view.cols;
   if (p.format == Format::kNVFP4) {
@@ -243,8 +259,8 @@ void write_weights(const QuantizeOptions& options, const WeightSource& source, c
                    ThreadPool& pool, OutputFile& out) {
   Meter meter(options, source.total_bytes());
   for (const PlannedTensor& p : plan) {
-    const EncodedMatrix m = encode_matrix(p.stored.view, p.format, Layout::kCheckpoint, pool,
-                                          fmt::format("tensor \"{}\"", escape(p.tensor->name)));
+    const EncodedMatrix m =
+        encode_matrix(p.stored.view, p.format, Layout::kCheckpoint, pool, fmt::format("tensor \"{}\"", escape(p.name)));
     out.write(m.data);
     out.write(m.scales);
     if (p.format == Format::kNVFP4) out.write(std::as_bytes(std::span(&m.scale, 1)));
@@ -260,7 +276,7 @@ const char* torch_name(Format format) {
 json::value quantization_config(Format format, const std::vector<PlannedTensor>& plan) {
   json::array apart;  // modules whose matrices are not in the format
   for (const PlannedTensor& p : plan) {
-    const std::string& name = p.tensor->name;
+    const std::string& name = p.name;
     if (p.tensor->shape.size() == 2 && p.format != format) apart.emplace_back(name.substr(0, name.rfind('.')));
   }
   if (format == Format::kNVFP4) {

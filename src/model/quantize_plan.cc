@@ -31,14 +31,14 @@ int block_of(Format format, Layout layout) {
 // What takes the place of a format whose blocks a row does not fill: never coarser than what was asked.
 Format next_finer(Format format) {
   switch (format) {
-    case Format::kQ4_K:
-    case Format::kQ6_K:
-    case Format::kQ4_0:
-    case Format::kNVFP4:
-    case Format::kMXFP4:
-      return Format::kQ8_0;
-    default:
+    case Format::kF32:
+    case Format::kBF16:
+    case Format::kF16:
+    case Format::kFP8:
+    case Format::kQ8_0:
       return Format::kBF16;
+    default:
+      return Format::kQ8_0;
   }
 }
 
@@ -48,12 +48,13 @@ class Planner {
       : options_(options), layout_(layout), matched_(options.exceptions.size()) {}
 
   PlannedTensor plan(const WeightSource& source, const TensorInfo& tensor) {
-    PlannedTensor p{&tensor, stored_matrix(source, tensor), Format::kF32, "routers, norms and biases stay float32"};
+    PlannedTensor p{&tensor, matrix_name(tensor), stored_matrix(source, tensor), Format::kF32,
+                    "routers, norms and biases stay float32"};
     if (p.stored.view.rows > INT32_MAX || p.stored.view.cols > INT32_MAX) {
       throw Error(ErrorKind::kMalformed, fmt::format("{}: tensor \"{}\" has more than 2^31 rows or columns",
                                                      source.where(), escape(tensor.name)));
     }
-    if (tensor.shape.size() != 2 || is_router(tensor.name)) return p;
+    if (tensor.shape.size() != 2 || is_router(p.name)) return p;
     choose(p);
     return p;
   }
@@ -74,13 +75,13 @@ class Planner {
     bool exception = false;
     for (size_t i = 0; i < matched_.size(); ++i) {
       const auto& [pattern, format] = options_.exceptions[i];
-      if (::fnmatch(pattern.c_str(), p.tensor->name.c_str(), 0) != 0) continue;
+      if (::fnmatch(pattern.c_str(), p.name.c_str(), 0) != 0) continue;
       matched_[i] = true;
       exception = true;
       p.format = format;
       p.why = "--format-for " + pattern;
     }
-    if (!exception && is_kept_apart(p.tensor->name, p.format)) {
+    if (!exception && is_kept_apart(p.name, p.format)) {
       p.why = fmt::format("embedding and head are not stored as {}", info(p.format).name);
       p.format = p.stored.view.format == Format::kF16 ? Format::kF16 : Format::kBF16;
     }
@@ -105,7 +106,7 @@ std::vector<PlannedTensor> plan_quantize(const QuantizeOptions& options, const W
   Planner planner(options, layout);
   std::vector<PlannedTensor> out;
   for (const TensorInfo& tensor : source.tensors()) {
-    if (!is_scale(source, tensor)) out.push_back(planner.plan(source, tensor));
+    if (!is_scale(source, tensor) && !is_cache_scale(tensor.name)) out.push_back(planner.plan(source, tensor));
   }
   planner.check_patterns();
   return out;

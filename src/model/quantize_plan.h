@@ -15,6 +15,7 @@ namespace carpool {
 
 struct PlannedTensor {
   const TensorInfo* tensor;
+  std::string name;  // of the matrix, whatever its tensor is called
   StoredMatrix stored;
   Format format;
   std::string why;

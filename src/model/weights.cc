@@ -62,7 +62,9 @@ std::array<const std::vector<float>*, 14> LayerWeights::vectors() const {
           &indexer.k_norm, &indexer.k_norm_bias, &o_bias,         &router_bias};
 }
 
-bool TensorReader::has(const std::string& name) const { return has_experts(source_, name); }
+bool TensorReader::has(const std::string& name) const {
+  return stored_tensor(source_, name) || has_experts(source_, name);
+}
 
 void TensorReader::report(const std::string& problem) {
   if (first_problems_.size() < kListed) first_problems_.push_back(problem);
@@ -75,7 +77,7 @@ WeightView TensorReader::take(const std::string& name, const std::vector<int64_t
     report(problem);
     return WeightView{};
   };
-  const TensorInfo* tensor = source_.find(name);
+  const TensorInfo* tensor = stored_tensor(source_, name);
   if (!tensor) return refuse(fmt::format("\"{}\" is missing", escape(name)));
   StoredMatrix stored;
   try {
@@ -92,6 +94,7 @@ WeightView TensorReader::take(const std::string& name, const std::vector<int64_t
 WeightView TensorReader::accept(const std::string& name, const StoredMatrix& stored, const std::vector<int64_t>& found,
                                 const std::vector<int64_t>& wanted) {
   for (const TensorInfo& part : stored.parts) taken_.insert(part.name);  // used or refused, they belong to the model
+  taken_.insert(stored.unused.begin(), stored.unused.end());
   if (found != wanted) {
     report(
         fmt::format("\"{}\" has shape {}, the config needs {}", escape(name), shape_text(found), shape_text(wanted)));
@@ -240,8 +243,18 @@ size_t TensorReader::ignore(const std::string& prefix) {
 }
 
 void TensorReader::finish() {
+  size_t cache_scales = 0;
   for (const TensorInfo& tensor : source_.tensors()) {
-    if (!taken_.contains(tensor.name)) report(fmt::format("\"{}\" is not part of this model", escape(tensor.name)));
+    if (taken_.contains(tensor.name)) continue;
+    if (is_cache_scale(tensor.name)) {
+      ++cache_scales;
+    } else {
+      report(fmt::format("\"{}\" is not part of this model", escape(tensor.name)));
+    }
+  }
+  if (cache_scales > 0) {
+    notes_.push_back(
+        fmt::format("{} scales of a quantised KV cache are not used: the cache has its own", cache_scales));
   }
   if (problems_ > 0) fail();
 }

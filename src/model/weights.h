@@ -160,6 +160,8 @@ class TensorReader {
   // number.
   void finish();
   std::function<void(double share)> progress;  // of the bytes taken so far, if set
+  // After finish(): sentences about tensors that are there and not used.
+  const std::vector<std::string>& notes() const { return notes_; }
 
  private:
   // The named matrix as its file stores it, null data when it was reported.
@@ -176,6 +178,7 @@ class TensorReader {
   bool check_finite_;
   PanelPlan& plan_;
   std::set<std::string> taken_;
+  std::vector<std::string> notes_;
   std::vector<std::string> first_problems_;  // at most kListed
   size_t problems_ = 0;
   size_t bytes_taken_ = 0;

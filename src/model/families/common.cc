@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "model/stored_matrix.h"
+#include "model/quantization_config.h"
 
 namespace carpool::families {
 
@@ -213,6 +213,13 @@ void take_router(const ModelConfig& c, const std::string& gate, TensorReader& re
 
 void take_experts(const ModelConfig& c, const std::string& p, const ExpertNames& names, TensorReader& reader,
                   LayerWeights& layer) {
+  const std::string shared = p + "gate_up_proj";  // of all experts, as transformers 5 holds them in memory
+  for (int e = 0; reader.has(shared) && e < c.n_experts; ++e) {
+    layer.experts.gate_up.push_back(
+        reader.expert_pair(shared, e, {c.n_experts, c.expert_width, c.width}, Order::kHalves));
+    layer.experts.down.push_back(reader.expert(p + "down_proj", e, {c.n_experts, c.width, c.expert_width}));
+  }
+  if (!layer.experts.down.empty()) return;
   for (int e = 0; e < c.n_experts; ++e) {
     const auto name = [&](const char* matrix) { return fmt::format("{}{}.{}.weight", p, e, matrix); };
     layer.experts.gate_up.push_back(reader.pair(name(names.gate), name(names.up), c.expert_width, c.width));

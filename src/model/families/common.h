@@ -73,7 +73,8 @@ struct ExpertNames {
 };
 // The scoring rule and the router, "model.layers.0.mlp.gate.weight" being `gate`.
 void take_router(const ModelConfig& c, const std::string& gate, TensorReader& reader, LayerWeights& layer);
-// A tensor for each matrix of each expert; `p` = "model.layers.0.mlp.experts.".
+// A tensor for each matrix of each expert, or one for all experts' gate and up rows and one for their down rows; `p` =
+// "model.layers.0.mlp.experts.".
 void take_experts(const ModelConfig& c, const std::string& p, const ExpertNames& names, TensorReader& reader,
                   LayerWeights& layer);
 // `p` = "model.layers.0.mlp." and "model.layers.0.mlp.shared_experts.".
