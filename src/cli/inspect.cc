@@ -47,6 +47,13 @@ Format format_named(const std::string& name) {
   throw Error(ErrorKind::kUsage, fmt::format("unknown format \"{}\"; known: {}", escape(name), format_names()));
 }
 
+// What the configuration lets one assume of weights that are not there.
+StepBytes bytes_of_config(const ModelConfig& config, const std::string& directory, Format rest) {
+  const std::string path = (fs::path(directory) / "config.json").string();
+  const json::value root = parse_json(read_text_file(path), path);
+  return assumed_bytes(config, formats_of_config(JsonObject(root, path), config, rest));
+}
+
 // Exact sizes, from the files' headers: the tensors are laid out as a load would, but no matrix is read.
 StepBytes bytes_of_files(const ModelConfig& config, const std::string& directory) {
   auto source = std::make_unique<WeightSource>(open_weights(directory));
@@ -57,7 +64,7 @@ StepBytes bytes_of_files(const ModelConfig& config, const std::string& directory
   reader.finish();
   std::map<std::string, double> by_dtype;
   for (const TensorInfo& tensor : source->tensors()) by_dtype[tensor.dtype] += static_cast<double>(tensor.bytes);
-  StepBytes bytes = assumed_bytes(config, Format::kF32);  // for the KV cache
+  StepBytes bytes = assumed_bytes(config, AssumedFormats::all(Format::kF32));  // for the KV cache
   bytes.per_expert = static_cast<double>(weights.bytes_per_expert());
   bytes.dense = static_cast<double>(weights.dense_bytes_per_step());
   bytes.set_kv(config, default_kv_format(weights.block_quantized()));
@@ -120,7 +127,8 @@ void run(const Options& options, const Invocation& invocation) {
   report.cache_bytes = cpu_info().l3_bytes;
   report.parameters = count_parameters(report.config);
   const Format format = format_named(options.format);
-  report.bytes = files ? bytes_of_files(report.config, options.model) : assumed_bytes(report.config, format);
+  report.bytes =
+      files ? bytes_of_files(report.config, options.model) : bytes_of_config(report.config, options.model, format);
   report.input.batches = options.batches;
   report.input.context_tokens = options.context >= 0 ? options.context : std::min(kUsualContext, report.config.context);
   if (!options.text.empty()) report.input.text = count_texts(options);
@@ -160,7 +168,8 @@ void add_inspect(CLI::App& app, const Invocation& invocation) {
   c.add_option("--context", options->context,
                "positions of context per row, for the bytes of the KV cache (default: 512, or the model's context)")
       ->check(CLI::Range(0, 1 << 24));
-  c.add_option("--format", options->format, "format to assume when the directory has no weights: f32 or bf16")
+  c.add_option("--format", options->format,
+               "format to assume of what no quantization_config names when the directory has no weights: f32 or bf16")
       ->capture_default_str();
   c.add_option("--threads", options->threads, "threads to read memory and compute with (default: usable CPUs)")
       ->check(CLI::Range(1, 1024));

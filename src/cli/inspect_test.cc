@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -37,6 +38,11 @@ class InspectCommand : public testing::Test {
     const int code = run_cli(static_cast<int>(argv.size()), argv.data());
     answer_ = fs::exists(out) ? parse_json(read_text_file(out), out) : json::value();
     return code;
+  }
+  // The exit code of `carpool inspect MODEL`, printed.
+  static int print(const std::string& model) {
+    const char* const argv[] = {"carpool", "inspect", model.c_str(), "--threads", "1", "--quiet"};
+    return run_cli(6, argv);
   }
   double number(const char* object, const char* key) const { return answer_.at(object).at(key).to_number<double>(); }
   const json::value& row(size_t i) const { return answer_.at("results").as_array().at(i); }
@@ -113,6 +119,97 @@ TEST_F(InspectCommand, ATextReplacesUniformRouting) {
   EXPECT_EQ(row(0).at("distinct_experts_from").as_string(), "text");
   EXPECT_NE(row(0).at("distinct_experts").as_double(), row(0).at("distinct_experts_uniform").as_double());
   EXPECT_LT(row(2).at("distinct_experts").as_double(), row(0).at("distinct_experts").as_double());
+}
+
+// GLM-5 by the numbers of its published configuration.
+json::object glm5() {
+  return parse_json(R"({"model_type": "glm_moe_dsa", "architectures": ["GlmMoeDsaForCausalLM"], "vocab_size": 154880,
+    "hidden_size": 6144, "intermediate_size": 12288, "moe_intermediate_size": 2048, "num_hidden_layers": 78,
+    "first_k_dense_replace": 3, "num_attention_heads": 64, "num_key_value_heads": 64, "q_lora_rank": 2048,
+    "kv_lora_rank": 512, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256, "head_dim": 64,
+    "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "n_group": 1, "topk_group": 1,
+    "norm_topk_prob": true, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "topk_method": "noaux_tc",
+    "rms_norm_eps": 1e-5, "rope_parameters": {"rope_theta": 1000000, "rope_type": "default"},
+    "max_position_embeddings": 202752, "rope_interleave": true, "indexer_rope_interleave": true,
+    "attention_bias": false, "tie_word_embeddings": false, "hidden_act": "silu", "num_nextn_predict_layers": 1,
+    "index_topk": 2048, "index_n_heads": 32, "index_head_dim": 128,
+    "eos_token_id": [154820, 154827, 154829]})",
+                    "config.json")
+      .as_object();
+}
+
+// As ModelOpt writes it for experts in NVFP4 beside 16 bits.
+json::value experts_in_nvfp4() {
+  return parse_json(R"({"quant_method": "modelopt", "quant_algo": "NVFP4", "producer": {"name": "modelopt"},
+    "config_groups": {"group_0": {"targets": ["Linear"],
+      "weights": {"num_bits": 4, "type": "float", "group_size": 16, "dynamic": false},
+      "input_activations": {"num_bits": 4, "type": "float", "group_size": 16, "dynamic": false}}},
+    "ignore": ["lm_head", "model.layers.*.self_attn*", "model.layers.*.mlp.gate", "model.layers.*.mlp.shared_experts*",
+      "model.layers.0.*", "model.layers.1.*", "model.layers.2.*", "model.layers.78*"]})",
+                    "config.json");
+}
+
+constexpr double kMiB = 1 << 20;
+
+TEST_F(InspectCommand, Glm5HasThePublishedSizesWithoutItsPredictionLayer) {
+  json::object config = glm5();
+  const auto inspect = [&] {
+    std::ofstream(folder_ / "bare/config.json") << json::serialize(config);
+    ASSERT_EQ(run(bare(), {"--batch", "1,4,16,64"}), 0);
+  };
+  inspect();
+  EXPECT_NEAR(number("parameters", "total"), 743.9e9, 0.05e9);
+  EXPECT_NEAR(number("parameters", "experts"), 724.8e9, 0.05e9);
+  EXPECT_NEAR(number("parameters", "active"), 40e9, 2e9);
+  EXPECT_NEAR(number("parameters", "unused"), 10e9, 0.1e9) << "an MoE layer and a projection, apart";
+  EXPECT_EQ(number("bytes", "per_expert"), 72.0 * kMiB);
+  EXPECT_NEAR(number("bytes", "weights"), 2 * 743.9e9, 0.1e9);
+  const double expected[] = {8, 30.5, 102.0, 222.4};
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(row(3 * i).at("policy").as_string(), "topk");
+    EXPECT_NEAR(row(3 * i).at("distinct_experts").to_number<double>(), expected[i], 0.05);
+  }
+  config["quantization_config"] = experts_in_nvfp4();
+  inspect();
+  EXPECT_EQ(number("bytes", "per_expert"), 20.25 * kMiB);
+  EXPECT_EQ(answer_.at("bytes").at("source").as_string(), "assumed nvfp4 routed experts, bf16 the rest");
+  EXPECT_NEAR(number("bytes", "weights"), 724.8e9 * 4.5 / 8 + 2 * (743.9e9 - 724.8e9), 0.2e9);
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(print(bare()), 0);
+  const std::string shown = testing::internal::GetCapturedStdout();
+  for (const char* part : {"743.91 billion", "20.25 MiB", "1 multi-token prediction layer, 9.95 billion", "30.5"})
+    EXPECT_NE(shown.find(part), std::string::npos) << part << "\n" << shown;
+}
+
+TEST_F(InspectCommand, Glm52HasFewerIndexers) {
+  json::object config = glm5();
+  json::array types;
+  for (int l = 0; l < 78; ++l) types.emplace_back(std::max(l - 2, 0) % 4 == 0 ? "full" : "shared");
+  ASSERT_EQ(std::count(types.begin(), types.end(), json::value("full")), 21);
+  config["indexer_types"] = std::move(types);
+  config["max_position_embeddings"] = 1048576;
+  config["head_dim"] = 192;
+  std::ofstream(folder_ / "bare/config.json") << json::serialize(config);
+  ASSERT_EQ(run(bare()), 0);
+  EXPECT_NEAR(number("parameters", "total"), 743.4e9, 0.05e9);
+}
+
+TEST_F(InspectCommand, WhatAQuantizationConfigLeavesOutKeepsTheFormatAskedFor) {
+  json::object config = glm5();
+  const auto source = [&](const char* quantization) {
+    config["quantization_config"] = parse_json(quantization, "test");
+    std::ofstream(folder_ / "bare/config.json") << json::serialize(config);
+    EXPECT_EQ(run(bare(), {"--batch", "1", "--format", "f32"}), 0);
+    return std::string(answer_.at("bytes").at("source").as_string());
+  };
+  EXPECT_EQ(source(R"({"quant_method": "fp8", "weight_block_size": [128, 128]})"),
+            "assumed fp8 routed experts, fp8 shared experts, fp8 dense blocks, fp8 attention, f32 embedding and head");
+  EXPECT_EQ(source(R"({"quant_method": "fp8", "weight_block_size": [128, 128],
+                       "modules_to_not_convert": ["self_attn", "mlp.shared_experts", "lm_head"]})"),
+            "assumed fp8 routed experts, f32 shared experts, fp8 dense blocks, f32 attention, f32 embedding and head");
+  EXPECT_EQ(
+      source(R"({"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": ["model.layers.77*"]})"),
+      "assumed f32 routed experts, f32 shared experts, nvfp4 dense blocks, f32 attention, f32 embedding and head");
 }
 
 }  // namespace

@@ -233,6 +233,7 @@ std::unique_ptr<Served> Server::serve_parts() {
   std::vector<std::unique_ptr<Policy>> policies;
   for (const std::string& spec : plan_.policies) policies.push_back(make_policy(spec));
   Parts& p = *parts_;
+  for (const std::string& note : p.model->config().notes) log_.warn(note, {});
   auto served = std::make_unique<Served>(
       Served{p.model->config(), p.tokenizer, p.config, std::nullopt, p.memory_text, p.sizes, nullptr});
   if (p.config.chat_template) {

@@ -2,9 +2,11 @@
 // cancelled at any step, a pool that is whole again afterwards, and every refused value with its sentence.
 #include "engine/engine.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -12,7 +14,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "model/golden_test_util.h"
+#include "model/model_copy_test_util.h"
 
 namespace carpool {
 namespace {
@@ -257,6 +259,34 @@ TEST(Engine, WhatCannotBeServedIsRefusedWithASentence) {
   refused("a stop string must have 1 to 256 bytes", [](Request& r) { r.stop_strings = {""}; });
   refused("at most 128 stop ids", [](Request& r) { r.stop_ids.assign(129, 1); });
   EXPECT_FALSE(engine.step());
+}
+
+// Any id of either list ends a text, wherever it stands in its list.
+TEST(KnownProblemT17, EveryIdOfTheEndListsOfBothFilesEndsARequest) {
+  const golden::GoldenPrompt prompt = golden::prompts(golden::folder("float32_untied")).at(0);
+  std::vector<int> unused;  // ids that the text does not have
+  for (int id = 0; unused.size() < 3; ++id) {
+    if (std::find(prompt.greedy.begin(), prompt.greedy.end(), id) == prompt.greedy.end()) unused.push_back(id);
+  }
+  const int target = prompt.greedy.at(7);
+  const auto end = std::find(prompt.greedy.begin(), prompt.greedy.end(), target) - prompt.greedy.begin();
+  for (size_t place = 0; place <= 3; ++place) {
+    std::vector<int> ids = unused;
+    ids.insert(ids.begin() + static_cast<std::ptrdiff_t>(place), target);
+    const golden::ModelCopy copy("float32_untied");
+    copy.set("eos_token_id", fmt::format("[{}, {}, {}]", ids[0], ids[1], ids[2]));
+    copy.set("eos_token_id", std::to_string(ids[3]), "generation_config.json");
+    LoadOptions options;
+    options.threads = 1;
+    Model model = Model::load(copy.path(), options);
+    EXPECT_EQ(model.config().eos_ids, ids);
+    Engine engine(model, nullptr, make_policy("topk"), {1, 512, 0});
+    const RequestId id = engine.submit(request_of(prompt.tokens, 40));
+    const Result result = run_to_end(engine)[id];
+    EXPECT_EQ(result.finish, FinishReason::kStop) << "place " << place;
+    EXPECT_LE(static_cast<std::ptrdiff_t>(result.tokens.size()), end + 1);
+    EXPECT_GE(static_cast<std::ptrdiff_t>(result.tokens.size()), end);
+  }
 }
 
 // A private copy of a golden float32 model in which one row of the embedding is NaN.

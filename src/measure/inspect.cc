@@ -169,31 +169,42 @@ Parameters count_parameters(const ModelConfig& c) {
   return p;
 }
 
-StepBytes assumed_bytes(const ModelConfig& c, Format format) {
+StepBytes assumed_bytes(const ModelConfig& c, const AssumedFormats& formats) {
   const auto matrix = [](Format f, int64_t rows, int64_t cols) {  // in memory: whole panels
     return static_cast<double>(PanelView{.format = f, .rows = rows, .cols = cols}.bytes());
   };
-  const auto sum = [&](const std::vector<MatrixSize>& all) {
+  const auto sum = [&](Format f, const std::vector<MatrixSize>& all) {
     double bytes = 0;
-    for (const MatrixSize& m : all) bytes += matrix(format, m.rows, m.cols);
+    for (const MatrixSize& m : all) bytes += matrix(f, m.rows, m.cols);
     return bytes;
   };
-  const auto mlp = [&](int64_t width) {
-    return width > 0 ? 2 * matrix(format, width, c.width) + matrix(format, c.width, width) : 0.0;
+  const auto mlp = [&](Format f, int64_t width) {
+    return width > 0 ? 2 * matrix(f, width, c.width) + matrix(f, c.width, width) : 0.0;
+  };
+  const auto stored = [](Format f, int64_t n) {  // in a file
+    return static_cast<double>(n) * static_cast<double>(info(f).block_bytes) / info(f).block_elements;
   };
   const Parameters p = count_parameters(c);
-  const FormatInfo& f = info(format);
+  const AssumedFormats& f = formats;
   const int64_t L = c.layers, M = c.moe_layers();
   const auto floats = static_cast<double>(p.norms + M * moe_vectors(c));
   StepBytes bytes;
-  bytes.per_expert = mlp(c.expert_width);
-  bytes.dense = static_cast<double>(L) * sum(attention_matrices(c)) + static_cast<double>(L - M) * mlp(c.dense_width) +
-                static_cast<double>(M) * (matrix(Format::kF32, c.n_experts, c.width) + mlp(c.shared_width)) +
-                matrix(format, c.vocab, c.width) + floats * static_cast<double>(sizeof(float));
-  if (c.sparse()) bytes.dense += static_cast<double>(indexers(c)) * sum(indexer_matrices(c));
-  bytes.set_kv(c, default_kv_format(f.block_elements > 1));
-  bytes.weights = static_cast<double>(p.total) * static_cast<double>(f.block_bytes) / f.block_elements;
-  bytes.source = fmt::format("assumed {}", f.name);
+  bytes.per_expert = mlp(f.experts, c.expert_width);
+  bytes.dense = static_cast<double>(L) * sum(f.attention, attention_matrices(c)) +
+                static_cast<double>(L - M) * mlp(f.dense, c.dense_width) +
+                static_cast<double>(M) * (matrix(Format::kF32, c.n_experts, c.width) + mlp(f.shared, c.shared_width)) +
+                matrix(f.head, c.vocab, c.width) + floats * static_cast<double>(sizeof(float));
+  if (c.sparse()) {
+    std::vector<MatrixSize> matrices = indexer_matrices(c);
+    const MatrixSize heads = matrices.back();  // float32, like the router
+    matrices.pop_back();
+    bytes.dense +=
+        static_cast<double>(indexers(c)) * (sum(f.attention, matrices) + matrix(Format::kF32, heads.rows, heads.cols));
+  }
+  bytes.set_kv(c, default_kv_format(info(f.experts).block_elements > 1));
+  bytes.weights = stored(f.experts, p.experts) + stored(f.shared, p.shared) + stored(f.dense, p.dense) +
+                  stored(f.attention, p.attention) + stored(f.head, p.embedding + p.head + p.norms + p.router);
+  bytes.source = "assumed " + f.text();
   return bytes;
 }
 

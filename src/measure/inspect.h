@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "measure/assumed_formats.h"
 #include "measure/report.h"
 #include "model/config.h"
 #include "model/model.h"
@@ -42,9 +43,9 @@ struct StepBytes {
   // The cache of a model, in this format.
   void set_kv(const ModelConfig& config, KvFormat format);
 };
-// Sizes if every matrix were stored in `format`, as panels in memory; norms, biases and the router are float32 there.
+// Sizes if matrices were stored in these formats, as panels in memory; norms, biases and the router are float32 there.
 // `weights` is what a file would hold, without panels.
-StepBytes assumed_bytes(const ModelConfig& config, Format format);
+StepBytes assumed_bytes(const ModelConfig& config, const AssumedFormats& formats);
 
 // E * (1 - (1 - k / E)^B): distinct experts of B rows that each choose k of E uniformly and independently.
 double uniform_union(int n_experts, int k, int batch);

@@ -71,7 +71,8 @@ std::vector<std::pair<std::string, std::string>> size_lines(const InspectReport&
                                               c.unused_layers == 1 ? "" : "s", count_text(p.unused)));
   }
   lines.emplace_back("weights", fmt::format("{} ({})", bytes_text(r.bytes.weights), r.bytes.source));
-  lines.emplace_back("one expert", bytes_text(r.bytes.per_expert));
+  lines.emplace_back("one expert", fmt::format("{} ({} MiB)", bytes_text(r.bytes.per_expert),
+                                               number_text(r.bytes.per_expert / (1 << 20), 2)));
   lines.emplace_back("every step", fmt::format("{} besides experts", bytes_text(r.bytes.dense)));
   lines.emplace_back("KV cache",
                      fmt::format("{} per token ({})", bytes_text(r.bytes.kv_per_token), name(r.bytes.kv_format)));

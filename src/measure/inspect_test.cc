@@ -1,13 +1,17 @@
 // The arithmetic of inspect against loaded models and brute force.
 #include "measure/inspect.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
+#include <numeric>
 #include <random>
 #include <set>
 
 #include "base/error.h"
+#include "model/gguf_names.h"
 #include "model/kv_cache.h"
 
 namespace carpool {
@@ -176,16 +180,26 @@ TEST(Inspect, CountsTheParametersOfAPublishedModel) {
   EXPECT_NEAR(static_cast<double>(p.active), 3.04e9, 0.01e9);
 }
 
-TEST(Inspect, AssumedBytesEqualThoseOfLoadedModels) {
-  for (const char* name : {"float32_untied", "bf16_tied", "dense_layers", "all_experts_bias"}) {
+TEST(Inspect, AssumedBytesAndCountedParametersEqualThoseOfLoadedModels) {
+  for (const char* name :
+       {"float32_untied", "bf16_tied", "dense_layers", "all_experts_bias", "../glm_moe_dsa/glm5",
+        "../glm_moe_dsa/glm52", "../glm_moe_dsa/by_frequency", "../glm4_moe/glm45", "../glm4_moe/air",
+        "../glm4_moe_lite/flash", "../deepseek_v3/v3", "../deepseek_v3/direct_queries", "../deepseek_v2/v2"}) {
     const Model model = load(name);
-    const Format stored = model.weights().layers[0].grouped.q.format;
-    const StepBytes bytes = assumed_bytes(model.config(), stored);
+    const StepBytes bytes = assumed_bytes(model.config(), AssumedFormats::all(model.weights().head.format));
     EXPECT_EQ(bytes.per_expert, static_cast<double>(model.weights().bytes_per_expert())) << name;
     EXPECT_EQ(bytes.dense, static_cast<double>(model.weights().dense_bytes_per_step())) << name;
     EXPECT_EQ(bytes.kv_per_token * KvCache::kBlockTokens,
               static_cast<double>(KvCache::bytes_for(model.config(), KvCache::kBlockTokens)))
         << name;
+    int64_t elements = 0;
+    const std::string unused = fmt::format("model.layers.{}.", model.config().layers);
+    const WeightSource source = open_weights(golden(name));
+    for (const TensorInfo& t : source.tensors()) {
+      if (t.name.starts_with(unused)) continue;
+      elements += std::accumulate(t.shape.begin(), t.shape.end(), int64_t{1}, std::multiplies<>());
+    }
+    EXPECT_EQ(count_parameters(model.config()).total, elements) << name;
   }
 }
 
@@ -247,7 +261,7 @@ TEST(Inspect, ATextTooShortForABatchIsNotCounted) {
 
 TEST(Inspect, PredictsBytesAndSpeedFromExpertsContextAndBandwidth) {
   const ModelConfig c = big_config();
-  const StepBytes bytes = assumed_bytes(c, Format::kBF16);
+  const StepBytes bytes = assumed_bytes(c, AssumedFormats::all(Format::kBF16));
   const auto rows = predict(c, bytes, {{1, 16}, 100, 50, {}});
   ASSERT_EQ(rows.size(), 6u);
   EXPECT_EQ(rows[3].policy, "topk");
@@ -267,7 +281,7 @@ TEST(Inspect, ATextTakesPrecedenceOverUniformRouting) {
   TextRouting text;
   text.batch = 16;
   text.distinct = {10, 20, 30, 40, 50, 60, 65, 70};
-  const auto rows = predict(c, assumed_bytes(c, Format::kBF16), {{8, 16}, 0, 50, {text}});
+  const auto rows = predict(c, assumed_bytes(c, AssumedFormats::all(Format::kBF16)), {{8, 16}, 0, 50, {text}});
   EXPECT_FALSE(rows[0].text);
   EXPECT_EQ(rows[0].distinct_experts, rows[0].uniform);
   EXPECT_EQ(rows[3].distinct_experts, 70);
@@ -281,7 +295,7 @@ TEST(Inspect, AModelWithoutRoutedExpertsHasOneRowPerBatch) {
   c.moe_layer.assign(48, false);
   c.dense_width = 6144;
   c.expert_width = c.n_experts = c.top_k = 0;
-  const StepBytes bytes = assumed_bytes(c, Format::kF32);
+  const StepBytes bytes = assumed_bytes(c, AssumedFormats::all(Format::kF32));
   const auto rows = predict(c, bytes, {{1, 4}, 0, 10, {}});
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[1].bytes_per_step, bytes.dense);
@@ -290,7 +304,7 @@ TEST(Inspect, AModelWithoutRoutedExpertsHasOneRowPerBatch) {
 TEST(Inspect, SaysThatBoundsDoNotHoldForWeightsBelowFourCaches) {
   InspectReport r;
   r.config = big_config();
-  r.bytes = assumed_bytes(r.config, Format::kBF16);
+  r.bytes = assumed_bytes(r.config, AssumedFormats::all(Format::kBF16));
   r.input = {{16}, 512, 50, {}};
   r.rows = predict(r.config, r.bytes, r.input);
   r.bytes.weights = 400e6;
@@ -309,7 +323,7 @@ TEST(Inspect, TextAndJsonSayTheSame) {
   r.facts = {"carpool inspect m", "abc", "a machine", "m (qwen3_moe)", {{"weights", "none in the directory"}}};
   r.config = big_config();
   r.parameters = count_parameters(r.config);
-  r.bytes = assumed_bytes(r.config, Format::kBF16);
+  r.bytes = assumed_bytes(r.config, AssumedFormats::all(Format::kBF16));
   TextRouting text{16, 64, {10, 20, 30, 40, 50, 60, 65, 70.25}, 0.05, 90.5};
   r.input = {{16}, 512, 50, {text}};
   r.rows = predict(r.config, r.bytes, r.input);

@@ -33,11 +33,12 @@ struct Rope {
 
 // Multi-head latent attention (DeepSeek-V2): keys and values of all heads are made of one vector per position.
 struct Latent {
-  int q_rank = 0;   // of the queries' own low-rank step; 0 = one matrix
-  int kv_rank = 0;  // elements of the latent vector, a multiple of 16
-  int nope = 0;     // elements of a head's key that come from it
-  int rope = 0;     // elements of the rotated key that all heads share
-  int value = 0;    // elements of a head's value, a multiple of 16
+  int q_rank = 0;          // of the queries' own low-rank step; 0 = one matrix
+  int kv_rank = 0;         // elements of the latent vector, a multiple of 16
+  int nope = 0;            // elements of a head's key that come from it
+  int rope = 0;            // elements of the rotated key that all heads share
+  int value = 0;           // elements of a head's value, a multiple of 16
+  float norm_eps = 1e-6f;  // of the norms in between, whatever the other norms have
 };
 
 // Sparse attention (DSA): small heads of their own choose the positions that a row attends to.

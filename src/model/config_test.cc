@@ -4,46 +4,16 @@
 #include "model/config.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <fstream>
 
 #include "base/error.h"
-#include "model/golden_test_util.h"
+#include "model/model_copy_test_util.h"
 
 namespace carpool {
 namespace {
 
-namespace fs = std::filesystem;
-
-// A private copy of a golden model.
-class ModelCopy {
- public:
-  explicit ModelCopy(const std::string& name)
-      : path_(fs::temp_directory_path() /
-              ("carpool_config_test_" + std::to_string(getpid()) + "_" + std::to_string(count_++))) {
-    fs::copy(golden::folder(name), path_);
-  }
-  ~ModelCopy() { fs::remove_all(path_); }
-  std::string path() const { return path_.string(); }
-  std::string read(const char* file) const { return read_text_file((path_ / file).string()); }
-  void write(const char* file, const std::string& text) const { std::ofstream(path_ / file, std::ios::binary) << text; }
-  // Replaces `key` of config.json; an empty value removes it.
-  void set(const std::string& key, const std::string& value, const char* file = "config.json") const {
-    json::value root = fs::exists(path_ / file) ? parse_json(read(file), file) : json::value(json::object{});
-    if (value.empty()) {
-      root.as_object().erase(key);
-    } else {
-      root.as_object()[key] = json::parse(value);
-    }
-    write(file, json::serialize(root));
-  }
-
- private:
-  static inline int count_ = 0;
-  fs::path path_;
-};
+using golden::ModelCopy;
 
 LoadOptions load_options(bool check_finite) {
   LoadOptions options;
@@ -132,11 +102,11 @@ TEST(ModelConfig, SamplingDefaultsOutOfRangeAreRefusedAtLoadAndMinusOneMeansAll)
 
 TEST(ModelConfig, FilesThatCannotBeFollowedAreMissingAndNotIgnored) {
   const ModelCopy copy("float32_untied");
-  fs::remove(copy.path() + "/generation_config.json");
-  fs::create_symlink("generation_config.json", copy.path() + "/generation_config.json");  // to itself
+  std::filesystem::remove(copy.path() + "/generation_config.json");
+  std::filesystem::create_symlink("generation_config.json", copy.path() + "/generation_config.json");  // to itself
   expect_refused(copy.path(), ErrorKind::kMissing, "generation_config.json");
-  fs::remove(copy.path() + "/config.json");
-  fs::create_directory(copy.path() + "/config.json");
+  std::filesystem::remove(copy.path() + "/config.json");
+  std::filesystem::create_directory(copy.path() + "/config.json");
   expect_refused(copy.path(), ErrorKind::kMissing, "config.json: not a regular file");
 }
 
@@ -173,7 +143,7 @@ TEST(ModelConfig, BrokenJsonIsRefusedWithItsByte) {
   expect_refused(copy.path(), ErrorKind::kMalformed, "duplicate key \"hidden_size\"");
   copy.write("config.json", std::string(2000, '['));
   expect_refused(copy.path(), ErrorKind::kMalformed, "nested deeper than 64");
-  fs::remove(copy.path() + "/config.json");
+  std::filesystem::remove(copy.path() + "/config.json");
   expect_refused(copy.path(), ErrorKind::kMissing, "config.json: no such file");
 }
 

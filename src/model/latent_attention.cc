@@ -28,12 +28,12 @@ void Model::latent_attention(int l, const RowPlaces& places, KvCache& kv) {
   const Product direct[] = {{&w.kv_a, k}, {&w.q, heads}}, first[] = {{&w.kv_a, k}, {&w.q_a, low}};
   ops_->matmul(normed, n.q_rank > 0 ? first : direct);
   if (n.q_rank > 0) {
-    ops_->rms_norm(low, w.q_a_norm, c.norm_eps, low);
+    ops_->rms_norm(low, w.q_a_norm, n.norm_eps, low);
     const Product second{&w.q, heads};
     ops_->matmul(low, {&second, 1});
   }
   const Matrix latent = columns(k, 0, n.kv_rank);
-  ops_->rms_norm(latent, w.kv_a_norm, c.norm_eps, latent);
+  ops_->rms_norm(latent, w.kv_a_norm, n.norm_eps, latent);
   ops_->matmul_heads(heads, head, w.k_up, c.heads, q, c.head_dim);
   for (int t = 0; t < rows_; ++t) {
     for (int h = 0; h < c.heads; ++h) {

@@ -62,6 +62,11 @@ std::array<const std::vector<float>*, 14> LayerWeights::vectors() const {
           &indexer.k_norm, &indexer.k_norm_bias, &o_bias,         &router_bias};
 }
 
+std::string TensorReader::dtype(const std::string& name) const {
+  const TensorInfo* tensor = source_.find(name);
+  return tensor ? tensor->dtype : "";
+}
+
 bool TensorReader::has(const std::string& name) const {
   return stored_tensor(source_, name) || has_experts(source_, name);
 }
@@ -292,6 +297,7 @@ size_t Weights::dense_bytes_per_step() const {
   for_each_panels(*this, [&](const PanelView& w) { total += w.bytes(); });
   for (const LayerWeights& l : layers) {
     for (const std::vector<float>* v : l.vectors()) total += v->size() * sizeof(float);
+    total += l.scoring.selection_bias.size() * sizeof(float);
   }
   return total - expert_bytes();
 }

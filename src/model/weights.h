@@ -145,6 +145,7 @@ class TensorReader {
   PanelView heads_transposed(const std::string& name, const HeadRows& part, int64_t cols);
   // Whether the source has this tensor, or experts of this name.
   bool has(const std::string& name) const;
+  std::string dtype(const std::string& name) const;  // as the file calls it; "" without the tensor
   std::vector<float> values(const std::string& name, int64_t rows, int64_t cols);  // a whole matrix as float32
   PanelView matrix_f32(const std::string& name, int64_t rows, int64_t cols);       // converted to float32
   std::vector<float> vector(const std::string& name, int64_t n);                   // as float32
@@ -162,6 +163,7 @@ class TensorReader {
   std::function<void(double share)> progress;  // of the bytes taken so far, if set
   // After finish(): sentences about tensors that are there and not used.
   const std::vector<std::string>& notes() const { return notes_; }
+  void add_note(std::string sentence) { notes_.push_back(std::move(sentence)); }
 
  private:
   // The named matrix as its file stores it, null data when it was reported.

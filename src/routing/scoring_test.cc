@@ -109,7 +109,7 @@ TEST(Scoring, TheBiasRanksAndTheSigmoidWeighs) {
 }
 
 // sigmoid + bias - bias is 0 here, and 0 / 0 has been the bug.
-TEST(Scoring, TinySigmoidsUnderALargeBiasStillMakeExactWeights) {
+TEST(KnownProblemT1, TinySigmoidsUnderALargeBiasStillMakeExactWeights) {
   Scoring scoring{.kind = Kind::kSigmoid, .selection_bias = {34.5f, 34.5f + 4e-6f, 34.5f, 34.5f - 4e-6f}};
   const std::vector<float> logits = {-16.0f, -16.5f, -15.5f, -16.0f};
   const Routed r = route(scoring, logits, 2);
@@ -120,13 +120,13 @@ TEST(Scoring, TinySigmoidsUnderALargeBiasStillMakeExactWeights) {
 }
 
 // In bfloat16 the values 7 + i / 1000 are all 7.
-TEST(Scoring, BiasesThatCollapseInBfloat16StillRank) {
+TEST(KnownProblemT2, BiasesThatCollapseInBfloat16StillRank) {
   Scoring scoring{.kind = Kind::kSigmoid};
   for (int e = 0; e < 16; ++e) scoring.selection_bias.push_back(7 + 1e-3f * static_cast<float>(e));
   EXPECT_EQ(route(scoring, std::vector<float>(16, 0.25f), 4).experts, (std::vector<int>{15, 14, 13, 12}));
 }
 
-TEST(Scoring, TheRoutedScaleIsAppliedExactlyOnce) {
+TEST(KnownProblemT3, TheRoutedScaleIsAppliedExactlyOnce) {
   for (const Kind kind : {Kind::kSoftmax, Kind::kSoftmaxTopk, Kind::kSigmoid}) {
     for (const float factor : {1.0f, 1.8f, 2.5f, 2.827f}) {
       Scoring scoring{.kind = kind, .routed_scaling_factor = factor};
