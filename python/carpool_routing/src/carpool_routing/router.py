@@ -98,7 +98,7 @@ class Router:
         weights = _arrays.view(out[1], "weights", ("float32",), (T, ids.shape[1]))
         if not (ids.writable and weights.writable):
             raise ValueError("out is read-only")
-        reasons = np.empty(T, np.uint8)
+        reasons: np.ndarray = np.empty(T, np.uint8)
         views = [rows, ids, weights]
 
         def address(array: Any, name: str, dtype: str, n: int) -> int:
@@ -123,7 +123,7 @@ class Router:
         c = _library.Counters(ctypes.sizeof(_library.Counters))
         if lib.carpool_routing_get_counters(self._handle, ctypes.byref(c), None):
             raise RoutingError("the counters cannot be read")
-        names = [name for name, kind in _library.Counters._fields_ if kind is ctypes.c_int64]
+        names = [field[0] for field in _library.Counters._fields_ if field[1] is ctypes.c_int64]
         found: dict[str, Any] = {name: getattr(c, name) for name in names}
         found["plain_rows"] = dict(zip(REASONS, c.plain_rows))
         found["plain_calls"] = dict(zip(REASONS, c.plain_calls))

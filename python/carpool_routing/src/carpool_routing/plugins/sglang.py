@@ -48,7 +48,8 @@ def install_from_environment() -> None:
 
 
 def install(settings: Settings) -> None:
-    topk, runner = importlib.import_module(TOPK), importlib.import_module(RUNNER)
+    topk: Any = importlib.import_module(TOPK)
+    runner: Any = importlib.import_module(RUNNER)
     why = _unfit(topk, runner)
     if why:
         log.error("carpool: NOT RE-ROUTING (sglang, %s): %s", settings.policy, why)

@@ -46,8 +46,9 @@ def install_from_environment() -> None:
 
 
 def install(settings: Settings) -> None:
-    context, runner = importlib.import_module(CONTEXT), importlib.import_module(RUNNER)
-    routers = [getattr(importlib.import_module(ROUTER + module), name, None) for module, name in ROUTERS.items()]
+    context: Any = importlib.import_module(CONTEXT)
+    runner: Any = importlib.import_module(RUNNER)
+    routers: list[Any] = [getattr(importlib.import_module(ROUTER + module), name, None) for module, name in ROUTERS.items()]
     why = None
     if not all(hasattr(router, "_compute_routing") for router in routers):
         why = f"the routers of {ROUTER[:-1]} have no _compute_routing: vLLM is older than 2026, or has changed"
