@@ -1,12 +1,12 @@
 """Where the numbers of an array lie: numpy arrays, torch tensors and anything else with DLPack, on the CPU, not copied.
 
-A View holds address, type, shape and strides in elements. torch is not imported here; its tensors are known by their
+A View holds address, type, shape and the distance of rows in elements. torch is not imported here; its tensors are known by their
 methods.
 """
 from __future__ import annotations
 
 import ctypes
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 
@@ -15,7 +15,7 @@ class View(NamedTuple):
     address: int
     dtype: str  # "float32", "bfloat16", ...
     shape: tuple[int, ...]
-    strides: tuple[int, ...]  # elements
+    stride: int  # elements from row to row; 0 where there is no second row
     writable: bool
     keep: Any  # what owns the memory
 
@@ -48,22 +48,32 @@ _NAMES = {np.dtype(name): name for name in ("float32", "float16", "int32", "uint
 
 
 def _of_numpy(array: np.ndarray, name: str) -> View:
-    dtype = array.dtype
-    size = dtype.itemsize
+    shape, size = array.shape, array.itemsize
     address, read_only = array.__array_interface__["data"]
-    strides = array.strides
-    for stride in strides:
-        if stride % size:
-            raise ValueError(f"{name}: its elements do not lie at multiples of their size")
-    return View(address, _NAMES.get(dtype) or dtype.name, array.shape, tuple([s // size for s in strides]),
-                not read_only, array)
+    if array.flags.c_contiguous:
+        stride = shape[-1] if len(shape) == 2 else 0
+    elif any(step % size for step in array.strides):
+        raise ValueError(f"{name}: its elements do not lie at multiples of their size")
+    else:
+        stride = _row_stride(name, shape, [step // size for step in array.strides])
+    return View(address, _NAMES.get(array.dtype) or array.dtype.name, shape, stride, not read_only, array)
+
+
+def _row_stride(name: str, shape: Sequence[int], strides: Sequence[int]) -> int:
+    """The distance of rows; the elements of a row must lie side by side."""
+    if 0 in shape or not shape:
+        return 0
+    if shape[-1] > 1 and strides[-1] != 1:
+        raise ValueError(f"{name}: the elements of a row must lie side by side")
+    return strides[0] if len(shape) == 2 and shape[0] > 1 else 0
 
 
 def _of_torch(tensor: Any, name: str) -> View:
     if tensor.device.type != "cpu":
         raise TypeError(f"{name} is on {tensor.device}; Router works on the CPU, TensorRouter on any device")
-    return View(tensor.data_ptr(), str(tensor.dtype).rpartition(".")[2], tuple(tensor.shape), tuple(tensor.stride()),
-                True, tensor)
+    shape = tuple(tensor.shape)
+    stride = _row_stride(name, shape, tensor.stride())
+    return View(tensor.data_ptr(), str(tensor.dtype).rpartition(".")[2], shape, stride, True, tensor)
 
 
 def _of_dlpack(array: Any, name: str) -> View:
@@ -72,25 +82,17 @@ def _of_dlpack(array: Any, name: str) -> View:
     capsule = array.__dlpack__()
     tensor = ctypes.cast(_pointer_of(capsule, b"dltensor"), ctypes.POINTER(_Tensor)).contents
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
-    strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else row_major(shape)
+    dense = not tensor.strides  # DLPack's way to say row after row
+    stride = (shape[-1] if len(shape) == 2 else 0) if dense else _row_stride(name, shape, tensor.strides[: len(shape)])
     kind = _CODES.get(tensor.dtype.code, "unknown")
     dtype = kind if kind == "bool" else f"{kind}{tensor.dtype.bits}"
-    return View((tensor.data or 0) + tensor.byte_offset, dtype, shape, strides, True, capsule)
-
-
-def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides: list[int] = []
-    step = 1
-    for n in reversed(shape):
-        strides.insert(0, step)
-        step *= n
-    return tuple(strides)
+    return View((tensor.data or 0) + tensor.byte_offset, dtype, shape, stride, True, capsule)
 
 
 def view(array: Any, name: str, dtypes: tuple[str, ...], shape: tuple[int | None, ...]) -> View:
     """The memory of `array`, whose type must be one of `dtypes` and whose shape must match (None: any size).
 
-    The last dimension must be dense. Raises TypeError or ValueError with one sentence that names the array.
+    Raises TypeError or ValueError with one sentence that names the array.
     """
     if isinstance(array, np.ndarray):
         v = _of_numpy(array, name)
@@ -108,6 +110,4 @@ def view(array: Any, name: str, dtypes: tuple[str, ...], shape: tuple[int | None
     if not fits:
         wanted = ", ".join("any" if n is None else str(n) for n in shape)
         raise ValueError(f"{name} has the shape {list(v.shape)}, it must be [{wanted}]")
-    if 0 not in v.shape and v.shape[-1] > 1 and v.strides[-1] != 1:
-        raise ValueError(f"{name}: the elements of a row must lie side by side")
     return v

@@ -108,9 +108,9 @@ class Router:
             return views[-1].address
 
         batch = _library.BATCH.pack(
-            _library.BATCH.size, T, _LOGITS.index(rows.dtype), rows.address, _stride(rows),
+            _library.BATCH.size, T, _LOGITS.index(rows.dtype), rows.address, rows.stride,
             address(bias, "bias", "float32", self.model.n_experts), address(row_flags, "row_flags", "uint8", T),
-            address(row_groups, "row_groups", "int32", T), ids.address, weights.address, _stride(ids), _stride(weights),
+            address(row_groups, "row_groups", "int32", T), ids.address, weights.address, ids.stride, weights.stride,
             ids.shape[1], in_place, layer, reasons.__array_interface__["data"][0])
         if lib.carpool_routing_route(self._handle, batch, None):
             error = _library.Error()  # a refused call wrote nothing, so it can be made again for its sentence
@@ -139,10 +139,6 @@ class Router:
 
         return (torch.empty((rows, self.columns), dtype=torch.int32),
                 torch.empty((rows, self.columns), dtype=torch.float32))
-
-
-def _stride(view: _arrays.View) -> int:
-    return view.strides[0] if view.shape[0] > 1 else 0  # the stride of a single row may be anything
 
 
 def _like(array: Any, values: np.ndarray) -> Any:
