@@ -57,11 +57,10 @@ def write_checkpoint(folder, config, tensors):
 # Margins of decisions --------------------------------------------------------------------------------------------
 
 
-def selection_scores(router, logits):
-    """What a router ranks experts by, before groups are left out: float64 [T, E]."""
-    if hasattr(router, "e_score_correction_bias"):
-        return logits.double().sigmoid() + router.e_score_correction_bias.double()
-    return logits.double()
+def selection_scores(router, logits, bias):
+    """What a router ranks experts by, before groups are left out: float64 [T, E]. `bias`: given to it, or its own."""
+    bias = getattr(router, "e_score_correction_bias", bias)
+    return logits.double() if bias is None else logits.double().sigmoid() + bias.double()
 
 
 def edge(values, kept):
@@ -72,8 +71,8 @@ def edge(values, kept):
     return (ranked[..., kept - 1] - ranked[..., kept]).min().item()
 
 
-def router_margin(router, logits):
-    scores = selection_scores(router, logits)
+def router_margin(router, logits, bias=None):
+    scores = selection_scores(router, logits, bias)
     groups, kept = getattr(router, "num_group", None) or 1, getattr(router, "topk_group", None) or 1
     if getattr(router, "topk_method", "") == "greedy":
         groups = kept = 1
@@ -106,7 +105,7 @@ def watch_decisions(model):
         kind = type(module).__name__
         if kind.lower().endswith("topkrouter"):
             handles.append(module.register_forward_hook(
-                lambda m, a, out: margins.update(router=min(margins["router"], router_margin(m, out[0])))))
+                lambda m, a, out: margins.update(router=min(margins["router"], router_margin(m, out[0], *a[1:])))))
         if kind.endswith("Indexer"):
             handles.append(module.register_forward_pre_hook(lambda m, a: inside.append(m)))
             handles.append(module.register_forward_hook(lambda m, a, out: inside.pop() and None))
@@ -166,6 +165,17 @@ def sensitivity(model, breakages, prompts):
     return result
 
 
+def save_by_transformers(model, target, original_names):
+    """The folder as transformers writes it, with the tensor names of published checkpoints or with its own."""
+    model.save_pretrained(str(target), save_original_format=original_names)
+    (target / "generation_config.json").unlink(missing_ok=True)
+    again = common.load_reference(target).state_dict()
+    if not all(torch.equal(t, again[n]) for n, t in model.state_dict().items()):
+        raise SystemExit(f"{target}: transformers wrote another model")
+    for file in target.iterdir():
+        file.chmod(0o644)
+
+
 def make_case(maker, name, out, max_seeds=400):
     case, reasons = maker.CASES[name], {}
     config = {**maker.BASE, **case.get("config", {})}
@@ -213,7 +223,10 @@ def make_case(maker, name, out, max_seeds=400):
         target = out / case.get("folder", config["model_type"]) / name
         if target.exists():
             shutil.rmtree(target)
-        write_checkpoint(target, config, tensors)
+        if "save" in case:
+            save_by_transformers(model, target, original_names=case["save"] != "fused")
+        else:
+            write_checkpoint(target, config, tensors)
         common.write_golden(target / "golden.json", golden)
         print(config["model_type"], name, "seed", seed, golden["numerics"], "breakages", seen, flush=True)
         return

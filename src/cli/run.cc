@@ -95,7 +95,8 @@ SamplingParams sampling(const RunOptions& options, const ModelConfig& config) {
 }
 
 std::string routing_line(const RoutingCounters& c) {
-  const auto layers = static_cast<double>(std::max<int64_t>(c.layers, 1));
+  if (c.layers == 0) return "no layer with routed experts ran";
+  const auto layers = static_cast<double>(c.layers);
   return fmt::format(
       "distinct experts {:.1f} (plain routing {:.1f}) per layer, re-routed {}, under-filled {} of {} (token, layer), "
       "left plain: {}",

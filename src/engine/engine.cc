@@ -45,7 +45,10 @@ SchedulerOptions scheduler_options(const EngineOptions& options) {
 }
 
 void check_fits(const Policy& policy, const ModelConfig& config) {
-  if (config.moe_layers() > 0) policy.check(config.n_experts, config.top_k);
+  if (config.moe_layers() > 0) return policy.check(config.n_experts, config.top_k);
+  if (policy.spec() == "topk") return;
+  throw Error(ErrorKind::kConfig,
+              fmt::format("the model has no routed experts: {} has nothing to decide", escape(policy.spec())));
 }
 
 std::vector<std::unique_ptr<Policy>> list_of(std::unique_ptr<Policy> policy) {

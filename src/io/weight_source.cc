@@ -209,6 +209,12 @@ void WeightSource::add(const GgufTensor& tensor, const GgufPlace& place) {
     }
     t.shape.clear();
   }
+  if (place.heads) {
+    if (t.shape.size() != 3) {
+      refuse(fmt::format("must have three dimensions, has shape [{}]", fmt::join(tensor.shape, ", ")));
+    }
+    t.shape = {t.shape[0] * t.shape[1], t.shape[2]};
+  }
   for (int64_t i = 0; i < slices; ++i) {
     const size_t offset = static_cast<size_t>(i) * t.bytes;
     t.name = place.sliced ? fmt::format("{}{}{}", place.before, i, place.after) : place.before + place.after;

@@ -27,6 +27,7 @@ struct GgufPlace {
   std::string before, after;
   bool sliced = false;
   bool scalar = false;  // one number; its shape becomes []
+  bool heads = false;   // [heads, rows, cols], in the checkpoint one matrix [heads * rows, cols]
 };
 using GgufNaming = std::function<GgufPlace(const GgufTensor&)>;
 

@@ -26,6 +26,7 @@ struct Rope {
   bool truncate = true;                          // kYarn: the ends of that range are whole dimensions
   double attention_factor = 1;                   // kYarn: on cosines and sines
   double low_frequency = 1, high_frequency = 4;  // kLlama3: wavelengths of original_context / these blend
+  std::vector<float> divisors;                   // [dims / 2] of each frequency, from files that have them, or empty
 
   // [dims / 2] radians per position, float32 as the reference implementations have them.
   std::vector<float> frequencies() const;

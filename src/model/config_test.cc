@@ -120,7 +120,7 @@ TEST(ModelConfig, WrongTypesAndMissingKeysAreRefusedWithTheirKey) {
 }
 
 TEST(ModelConfig, UnsupportedFeaturesAreRefusedWithWhatIsSupported) {
-  expect_config_refused("model_type", "\"llama\"", "supported: qwen3_moe (Qwen3MoeForCausalLM)", ErrorKind::kConfig);
+  expect_config_refused("model_type", "\"mamba\"", "supported: qwen3_moe (Qwen3MoeForCausalLM)", ErrorKind::kConfig);
   expect_config_refused("hidden_act", "\"gelu\"", "supported: silu", ErrorKind::kConfig);
   expect_config_refused("use_sliding_window", "true", "\"use_sliding_window\"", ErrorKind::kConfig);
   expect_config_refused("rope_scaling", "{\"rope_type\": \"dynamic\", \"factor\": 4}",

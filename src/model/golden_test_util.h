@@ -103,12 +103,19 @@ inline std::vector<std::string> all_cases() {
   return out;
 }
 
-inline Model load(const std::string& name, const std::string& isa = "auto", int threads = 2) {
+// References compute in float32 throughout, so products with quantised weights and the cache do too.
+inline Model load_path(const std::string& path, const std::string& isa = "auto", int threads = 2) {
   LoadOptions options;
+  options.activations = Activations::kFloat;
+  options.kv_format = KvFormat::kF32;
   options.threads = threads;
   const char* forced = std::getenv("CARPOOL_ISA");  // ./check runs these tests with every table in turn
   options.isa = isa == "auto" && forced ? forced : isa;
-  return Model::load(folder(name), options);
+  return Model::load(path, options);
+}
+
+inline Model load(const std::string& name, const std::string& isa = "auto", int threads = 2) {
+  return load_path(folder(name), isa, threads);
 }
 
 // A sequence with its own blocks in `kv`.

@@ -83,15 +83,24 @@ class Meter {
   uint64_t total_, done_ = 0;
 };
 
-// Of values, not of stored bytes: those of packed formats hold several.
-std::vector<int64_t> shape_of(const PlannedTensor& p) {
-  if (p.tensor->shape.size() != 2) return p.tensor->shape;
-  return {p.stored.view.rows, p.stored.view.cols};
+// The matrix in its format.
+EncodedMatrix encode(const PlannedTensor& p, Layout layout, ThreadPool& pool) {
+  const std::string what = fmt::format("tensor \"{}\"", escape(p.part.name));
+  if (!p.part.values) return encode_matrix(p.part.view, p.format, layout, pool, what);
+  const std::vector<float> values = p.part.values();
+  return encode_matrix({Format::kF32, values.data(), p.rows(), p.cols()}, p.format, layout, pool, what);
+}
+
+// Reports progress by source bytes, of a tensor of several parts when the first is done.
+void add_bytes(const PlannedTensor& p, const TensorInfo*& last, Meter& meter) {
+  if (p.part.tensor != last) meter.add(p.part.tensor->bytes);
+  last = p.part.tensor;
 }
 
 // A tensor of a GGUF file and what it is made of: one planned tensor, or one for each expert in order.
 struct Group {
   std::string name;
+  bool sliced;  // [E, ...]
   std::vector<const PlannedTensor*> members;
 };
 
@@ -102,12 +111,12 @@ std::vector<Group> group_for_gguf(const std::vector<PlannedTensor>& plan, const 
   std::map<std::string, size_t> index;
   for (const PlannedTensor& p : plan) {
     const auto refuse = [&](ErrorKind kind, const std::string& what) {
-      throw Error(kind, fmt::format("{}: tensor \"{}\": {}", where, escape(p.name), what));
+      throw Error(kind, fmt::format("{}: tensor \"{}\": {}", where, escape(p.part.name), what));
     };
-    const std::optional<GgufName> name = gguf_name(architecture, p.name);
+    const std::optional<GgufName> name = gguf_name(architecture, p.part.name);
     if (!name) refuse(ErrorKind::kConfig, fmt::format("has no name in GGUF files of {}", architecture.name));
     const auto [it, fresh] = index.emplace(name->name, groups.size());
-    if (fresh) groups.push_back({name->name, {}});
+    if (fresh) groups.push_back({name->name, name->expert >= 0, {}});
     std::vector<const PlannedTensor*>& members = groups[it->second].members;
     const size_t place = name->expert < 0 ? 0 : static_cast<size_t>(name->expert);
     if (place > plan.size()) refuse(ErrorKind::kMalformed, "experts before it are missing");
@@ -118,7 +127,7 @@ std::vector<Group> group_for_gguf(const std::vector<PlannedTensor>& plan, const 
     for (const PlannedTensor* p : g.members) {
       if (!p) throw Error(ErrorKind::kMalformed, fmt::format("{}: experts of \"{}\" are missing", where, g.name));
       const PlannedTensor& first = *g.members[0];
-      if (shape_of(*p) != shape_of(first)) {
+      if (p->part.shape != first.part.shape) {
         throw Error(ErrorKind::kMalformed, fmt::format("{}: experts of \"{}\" differ in shape", where, g.name));
       }
       if (p->format != first.format) {
@@ -131,17 +140,16 @@ std::vector<Group> group_for_gguf(const std::vector<PlannedTensor>& plan, const 
   return groups;
 }
 
-bool is_expert(const Group& g) { return g.name.find("_exps.") != std::string::npos; }
-
 // "blk.0.attn_q.weight" -> "blk.0.attn_q.scale"
 std::string scale_name(const std::string& name) { return name.substr(0, name.rfind('.')) + ".scale"; }
 
 void declare(const std::vector<Group>& groups, GgufWriter& writer) {
   for (const Group& g : groups) {
     const PlannedTensor& first = *g.members[0];
-    std::vector<int64_t> shape = shape_of(first);
+    std::vector<int64_t> shape = first.part.shape;
     const auto experts = static_cast<int64_t>(g.members.size());
-    if (is_expert(g)) shape.insert(shape.begin(), experts);
+    if (g.sliced) shape.insert(shape.begin(), experts);
+    if (first.part.heads > 0) shape = {first.part.heads, shape[0] / first.part.heads, shape[1]};
     writer.add_tensor(g.name, first.format, shape);
     if (first.format == Format::kNVFP4) writer.add_tensor(scale_name(g.name), Format::kF32, {&experts, 1});
   }
@@ -151,12 +159,12 @@ void write_groups(const std::vector<Group>& groups, const GgufWriter& writer, Th
                   OutputFile& out) {
   for (const Group& g : groups) {
     std::vector<float> scales;
+    const TensorInfo* last = nullptr;
     for (const PlannedTensor* p : g.members) {
-      const EncodedMatrix m =
-          encode_matrix(p->stored.view, p->format, Layout::kGguf, pool, fmt::format("tensor \"{}\"", escape(p->name)));
+      const EncodedMatrix m = encode(*p, Layout::kGguf, pool);
       out.write(m.data);
       scales.push_back(m.scale);
-      meter.add(p->tensor->bytes);
+      add_bytes(*p, last, meter);
     }
     writer.pad(out);
     if (g.members[0]->format != Format::kNVFP4) continue;
@@ -171,14 +179,8 @@ TokenizerConfig tokenizer_config_of(const std::string& directory) {
 }
 
 // Metadata of a Hugging Face directory.
-const GgufArchitecture& describe_directory(const QuantizeOptions& options, GgufWriter& writer, QuantizeReport& report) {
-  const ModelConfig config = read_model_config(options.input);
-  const GgufArchitecture* architecture = gguf_architecture_of(config.family);
-  if (!architecture) {
-    throw Error(ErrorKind::kConfig,
-                fmt::format("{}: models of {} cannot be written as GGUF; name a directory as output",
-                            escape(options.input, 400), config.family));
-  }
+void describe_directory(const QuantizeOptions& options, const ModelConfig& config, GgufWriter& writer,
+                        QuantizeReport& report) {
   const std::string path = tokenizer_file(options.input);
   const bool has_tokenizer = !path.empty();
   const TokenizerConfig tokens = tokenizer_config_of(options.input);
@@ -194,18 +196,18 @@ const GgufArchitecture& describe_directory(const QuantizeOptions& options, GgufW
   writer.add_string("general.type", "model");
   writer.add_string("general.name", escape(name));
   if (!has_tokenizer) {
-    report.notes.push_back("the directory has no tokenizer.json or tiktoken.model: the file can be measured but not talked to");
+    report.notes.push_back(
+        "the directory has no tokenizer.json or tiktoken.model: the file can be measured but not talked to");
   } else if (!add_gguf_tokenizer(text, path, tokens, config.vocab, writer)) {
     report.notes.push_back(
         "the tokenizer is stored as tokenizer.huggingface.json too, because the usual keys cannot describe it; "
         "programs "
         "that know only those may tokenize differently");
   }
-  return *architecture;
 }
 
 // Metadata of a GGUF file: all that stays true.
-const GgufArchitecture& describe_gguf(const QuantizeOptions& options, GgufWriter& writer) {
+void describe_gguf(const QuantizeOptions& options, GgufWriter& writer) {
   const GgufSet files = GgufSet::open(options.input);
   for (const GgufMetadata::Entry& e : files.metadata().entries()) {
     const bool changes = e.key == "general.file_type" || e.key == "general.quantization_version" ||
@@ -213,23 +215,32 @@ const GgufArchitecture& describe_gguf(const QuantizeOptions& options, GgufWriter
                          e.key.starts_with("quantize.imatrix.");
     if (!changes) writer.add(e);
   }
-  return gguf_architecture(files.metadata());
 }
 
 void write_gguf(const QuantizeOptions& options, const WeightSource& source, const std::vector<PlannedTensor>& plan,
-                ThreadPool& pool, QuantizeReport& report) {
+                const PartsFor& what, ThreadPool& pool, QuantizeReport& report) {
   GgufWriter writer;
-  const GgufArchitecture& architecture =
-      is_gguf_path(options.input) ? describe_gguf(options, writer) : describe_directory(options, writer, report);
+  if (what.from) {
+    describe_gguf(options, writer);
+  } else {
+    describe_directory(options, what.config, writer, report);
+  }
   writer.add_u32("general.file_type", file_type(options.format));
   writer.add_u32("general.quantization_version", kQuantizationVersion);
-  const std::vector<Group> groups = group_for_gguf(plan, architecture, source.where());
+  const std::vector<Group> groups = group_for_gguf(plan, *what.to, source.where());
   declare(groups, writer);
+  const std::vector<float> divisors = what.from ? std::vector<float>() : gguf_rope_divisors(what.config);
+  const std::array count = {static_cast<int64_t>(divisors.size())};
+  if (!divisors.empty()) writer.add_tensor(kGgufRopeDivisors, Format::kF32, count);
   report.output_bytes = writer.file_bytes();
   OutputFile out(options.output, options.replace, report.output_bytes);
   writer.begin(out);
   Meter meter(options, source.total_bytes());
   write_groups(groups, writer, pool, meter, out);
+  if (!divisors.empty()) {
+    out.write(std::as_bytes(std::span(divisors)));
+    writer.pad(out);
+  }
   CARPOOL_CHECK(out.written() == report.output_bytes);
   source.verify_unchanged();
   out.commit();
@@ -237,9 +248,9 @@ void write_gguf(const QuantizeOptions& options, const WeightSource& source, cons
 
 // The tensors of stored_matrix.h that a planned one becomes.
 void declare(const PlannedTensor& p, SafetensorsWriter& writer) {
-  const std::string& name = p.name;
+  const std::string& name = p.part.name;
   const std::string stem = name.substr(0, name.rfind('.'));
-  const int64_t rows = p.stored.view.rows, cols = p.stored.view.cols;
+  const int64_t rows = p.rows(), cols = p.cols();
   if (p.format == Format::kNVFP4) {
     writer.add_tensor(name, "U8", std::array{rows, cols / 2}, static_cast<uint64_t>(rows * cols / 2));
     writer.add_tensor(stem + ".weight_scale", "F8_E4M3", std::array{rows, cols / 16},
@@ -251,20 +262,20 @@ void declare(const PlannedTensor& p, SafetensorsWriter& writer) {
     writer.add_tensor(stem + ".weight_scale_inv", "F32", blocks,
                       static_cast<uint64_t>(blocks[0] * blocks[1]) * sizeof(float));
   } else {
-    writer.add_tensor(name, info(p.format).safetensors_name, shape_of(p), planned_bytes(p));
+    writer.add_tensor(name, info(p.format).safetensors_name, p.part.shape, planned_bytes(p));
   }
 }
 
 void write_weights(const QuantizeOptions& options, const WeightSource& source, const std::vector<PlannedTensor>& plan,
                    ThreadPool& pool, OutputFile& out) {
   Meter meter(options, source.total_bytes());
+  const TensorInfo* last = nullptr;
   for (const PlannedTensor& p : plan) {
-    const EncodedMatrix m =
-        encode_matrix(p.stored.view, p.format, Layout::kCheckpoint, pool, fmt::format("tensor \"{}\"", escape(p.name)));
+    const EncodedMatrix m = encode(p, Layout::kCheckpoint, pool);
     out.write(m.data);
     out.write(m.scales);
     if (p.format == Format::kNVFP4) out.write(std::as_bytes(std::span(&m.scale, 1)));
-    meter.add(p.tensor->bytes);
+    add_bytes(p, last, meter);
   }
 }
 
@@ -276,8 +287,8 @@ const char* torch_name(Format format) {
 json::value quantization_config(Format format, const std::vector<PlannedTensor>& plan) {
   json::array apart;  // modules whose matrices are not in the format
   for (const PlannedTensor& p : plan) {
-    const std::string& name = p.name;
-    if (p.tensor->shape.size() == 2 && p.format != format) apart.emplace_back(name.substr(0, name.rfind('.')));
+    const std::string& name = p.part.name;
+    if (p.part.shape.size() == 2 && p.format != format) apart.emplace_back(name.substr(0, name.rfind('.')));
   }
   if (format == Format::kNVFP4) {
     return json::object{
@@ -307,6 +318,7 @@ void write_description(const QuantizeOptions& options, const std::vector<Planned
     const GgufSet files = GgufSet::open(options.input);
     const GgufMetadata& m = files.metadata();
     config = gguf_config(files);
+    config.erase("rope_interleave");  // the rows are in the order of checkpoints again
     if (const json::object g = gguf_generation_config(m); !g.empty())
       write_small(folder, "generation_config.json", pretty(g));
     if (gguf_has_tokenizer(m)) {
@@ -379,6 +391,33 @@ void check_formats(const QuantizeOptions& options, Layout layout) {
   }
 }
 
+// What a GGUF output is written as. Throws Error{kConfig} when there is no way.
+const GgufArchitecture* output_architecture(const QuantizeOptions& options, const ModelConfig& config,
+                                            const GgufArchitecture* from) {
+  if (from) return from;
+  const GgufArchitecture* to = gguf_architecture_of(config.family);
+  const std::string missing = to ? not_in_gguf(config, *to) : "there is no architecture for them";
+  if (missing.empty()) return to;
+  throw Error(ErrorKind::kConfig,
+              fmt::format("{}: models of {} cannot be written as GGUF: {}; name a directory as output",
+                          escape(options.input, 400), config.family, missing));
+}
+
+// Error{kConfig} for a GGUF file that says what checkpoints have no way to say.
+void check_directory(const QuantizeOptions& options, const WeightSource& source, const PartsFor& what) {
+  if (!what.from) return;
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorKind::kConfig, fmt::format("{}: cannot be written as a directory: {}; name an output that ends in "
+                                                ".gguf",
+                                                escape(options.input, 400), why));
+  };
+  if (!what.config.rope.divisors.empty()) refuse("it divides single frequencies of the rotation");
+  if (what.config.expert_bias) refuse("checkpoints keep experts with biases in another form");
+  const bool split = std::any_of(source.tensors().begin(), source.tensors().end(),
+                                 [](const TensorInfo& t) { return t.name.ends_with(".self_attn.k_b_proj.weight"); });
+  if (split) refuse("checkpoints keep keys and values of latent attention together");
+}
+
 void summarise(const std::vector<PlannedTensor>& plan, QuantizeReport& report) {
   std::map<std::pair<std::string_view, std::string_view>, size_t> index;
   for (const PlannedTensor& p : plan) {
@@ -403,13 +442,17 @@ QuantizeReport quantize(const QuantizeOptions& options) {
     throw Error(ErrorKind::kUsage, fmt::format("{}: the output is the input", escape(options.output, 400)));
   }
   const WeightSource source = open_weights(options.input);
-  const std::vector<PlannedTensor> plan = plan_quantize(options, source, layout);
+  const ModelConfig config = read_model_config(options.input);
+  const GgufArchitecture* from = is_gguf_path(options.input) ? gguf_architecture_of_file(options.input) : nullptr;
+  const PartsFor what{from, layout == Layout::kGguf ? output_architecture(options, config, from) : nullptr, config};
+  if (!what.to) check_directory(options, source, what);
+  const std::vector<PlannedTensor> plan = plan_quantize(options, source, what);
   QuantizeReport report;
   report.input_bytes = source.total_bytes();
   summarise(plan, report);
   ThreadPool pool(options.threads > 0 ? options.threads : default_threads());
   if (layout == Layout::kGguf) {
-    write_gguf(options, source, plan, pool, report);
+    write_gguf(options, source, plan, what, pool, report);
   } else {
     write_directory(options, source, plan, pool, report);
   }

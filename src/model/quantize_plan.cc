@@ -11,9 +11,11 @@
 namespace carpool {
 namespace {
 
-// Routers decide which experts run; they stay float32 whatever is asked.
-bool is_router(std::string_view name) {
-  constexpr std::string_view kEndings[] = {".mlp.gate.weight", ".mlp.router.weight", ".block_sparse_moe.gate.weight"};
+// Routers decide which experts run, and the weights of an indexer's heads which positions are seen; they stay float32
+// whatever is asked, as biases do.
+bool is_float(std::string_view name) {
+  constexpr std::string_view kEndings[] = {".mlp.gate.weight", ".mlp.router.weight", ".block_sparse_moe.gate.weight",
+                                           ".indexer.weights_proj.weight", "_bias"};
   return std::any_of(std::begin(kEndings), std::end(kEndings), [&](auto ending) { return name.ends_with(ending); });
 }
 
@@ -47,14 +49,13 @@ class Planner {
   Planner(const QuantizeOptions& options, Layout layout)
       : options_(options), layout_(layout), matched_(options.exceptions.size()) {}
 
-  PlannedTensor plan(const WeightSource& source, const TensorInfo& tensor) {
-    PlannedTensor p{&tensor, matrix_name(tensor), stored_matrix(source, tensor), Format::kF32,
-                    "routers, norms and biases stay float32"};
-    if (p.stored.view.rows > INT32_MAX || p.stored.view.cols > INT32_MAX) {
-      throw Error(ErrorKind::kMalformed, fmt::format("{}: tensor \"{}\" has more than 2^31 rows or columns",
-                                                     source.where(), escape(tensor.name)));
+  PlannedTensor plan(const WeightSource& source, TensorPart part) {
+    PlannedTensor p{std::move(part), Format::kF32, "routers, norms and biases stay float32"};
+    if (p.part.shape.empty() || p.rows() > INT32_MAX || p.cols() > INT32_MAX) {
+      throw Error(ErrorKind::kMalformed, fmt::format("{}: tensor \"{}\" has no values, or 2^31 rows or columns",
+                                                     source.where(), escape(p.part.name)));
     }
-    if (tensor.shape.size() != 2 || is_router(p.name)) return p;
+    if (p.part.shape.size() != 2 || is_float(p.part.name)) return p;
     choose(p);
     return p;
   }
@@ -75,20 +76,20 @@ class Planner {
     bool exception = false;
     for (size_t i = 0; i < matched_.size(); ++i) {
       const auto& [pattern, format] = options_.exceptions[i];
-      if (::fnmatch(pattern.c_str(), p.name.c_str(), 0) != 0) continue;
+      if (::fnmatch(pattern.c_str(), p.part.name.c_str(), 0) != 0) continue;
       matched_[i] = true;
       exception = true;
       p.format = format;
       p.why = "--format-for " + pattern;
     }
-    if (!exception && is_kept_apart(p.name, p.format)) {
+    if (!exception && is_kept_apart(p.part.name, p.format)) {
       p.why = fmt::format("embedding and head are not stored as {}", info(p.format).name);
-      p.format = p.stored.view.format == Format::kF16 ? Format::kF16 : Format::kBF16;
+      p.format = p.part.view.format == Format::kF16 ? Format::kF16 : Format::kBF16;
     }
     const Format asked = p.format;
-    while (p.stored.view.cols % block_of(p.format, layout_) != 0) p.format = next_finer(p.format);
+    while (p.cols() % block_of(p.format, layout_) != 0) p.format = next_finer(p.format);
     if (p.format != asked) {
-      p.why = fmt::format("rows of {} are not whole blocks of {} ({})", p.stored.view.cols, block_of(asked, layout_),
+      p.why = fmt::format("rows of {} are not whole blocks of {} ({})", p.cols(), block_of(asked, layout_),
                           info(asked).name);
     }
     // A directory of safetensors has no way to hold the formats of blocks that the search above may end at.
@@ -102,18 +103,19 @@ class Planner {
 
 }  // namespace
 
-std::vector<PlannedTensor> plan_quantize(const QuantizeOptions& options, const WeightSource& source, Layout layout) {
-  Planner planner(options, layout);
+std::vector<PlannedTensor> plan_quantize(const QuantizeOptions& options, const WeightSource& source,
+                                         const PartsFor& what) {
+  Planner planner(options, what.to ? Layout::kGguf : Layout::kCheckpoint);
   std::vector<PlannedTensor> out;
   for (const TensorInfo& tensor : source.tensors()) {
-    if (!is_scale(source, tensor) && !is_cache_scale(tensor.name)) out.push_back(planner.plan(source, tensor));
+    for (TensorPart& part : tensor_parts(source, tensor, what)) out.push_back(planner.plan(source, std::move(part)));
   }
   planner.check_patterns();
   return out;
 }
 
 uint64_t planned_bytes(const PlannedTensor& p) {
-  const auto rows = static_cast<uint64_t>(p.stored.view.rows), cols = static_cast<uint64_t>(p.stored.view.cols);
+  const auto rows = static_cast<uint64_t>(p.rows()), cols = static_cast<uint64_t>(p.cols());
   if (p.format == Format::kNVFP4) return rows * (cols / 2 + cols / 16) + sizeof(float);
   if (p.format == Format::kFP8) return rows * cols + (rows + 127) / 128 * ((cols + 127) / 128) * sizeof(float);
   const FormatInfo& f = info(p.format);

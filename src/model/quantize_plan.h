@@ -9,20 +9,22 @@
 #include "io/weight_source.h"
 #include "model/matrix_encoder.h"
 #include "model/quantize.h"
-#include "model/stored_matrix.h"
+#include "model/quantize_parts.h"
 
 namespace carpool {
 
 struct PlannedTensor {
-  const TensorInfo* tensor;
-  std::string name;  // of the matrix, whatever its tensor is called
-  StoredMatrix stored;
+  TensorPart part;
   Format format;
   std::string why;
+
+  int64_t rows() const { return part.shape.size() == 2 ? part.shape[0] : 1; }
+  int64_t cols() const { return part.shape.back(); }
 };
 
-// One entry for each tensor of `source` that is not a scale of another, in the order of the source.
-std::vector<PlannedTensor> plan_quantize(const QuantizeOptions& options, const WeightSource& source, Layout layout);
+// The parts (quantize_parts.h) of each tensor of `source`, in its order.
+std::vector<PlannedTensor> plan_quantize(const QuantizeOptions& options, const WeightSource& source,
+                                         const PartsFor& what);
 
 // Bytes of the parts that encode_matrix gives for a tensor, GGUF's number of a scale included.
 uint64_t planned_bytes(const PlannedTensor& planned);

@@ -57,6 +57,7 @@ std::vector<float> Rope::frequencies() const {
         f = llama3(*this, f);
         break;
     }
+    if (!divisors.empty()) f /= static_cast<double>(divisors[static_cast<size_t>(i)]);
     out[static_cast<size_t>(i)] = static_cast<float>(f);
   }
   return out;

@@ -113,6 +113,19 @@ double yarn_attention_factor(const JsonObject& json, double factor) {
   return rope_number_or(json, "attention_factor", usual, 1e-6, 1e6);
 }
 
+std::vector<float> positive_numbers(const JsonObject& json, std::string_view key, int count) {
+  std::vector<float> out;
+  for (const json::value& v : json.array(key)) {
+    const double number = v.is_number() ? v.to_number<double>() : 0;
+    if (!(number > 0) || number > 1e6) {
+      json.fail(key, fmt::format("must be above 0 and at most 1e6, found {}", escape(json::serialize(v), 60)));
+    }
+    out.push_back(static_cast<float>(number));
+  }
+  if (out.size() != static_cast<size_t>(count)) json.fail(key, fmt::format("{} numbers for {}", out.size(), count));
+  return out;
+}
+
 }  // namespace
 
 double yarn_magnitude(double factor, double weight) { return factor <= 1 ? 1 : 0.1 * weight * std::log(factor) + 1; }
@@ -133,6 +146,7 @@ void read_rope(const JsonObject& json, const Defaults& defaults, int head_dim, M
               fmt::format("{} of heads of {} elements: the rotated part must be even and at least 2, got {}", part,
                           head_dim, rope.dims));
   }
+  if (json.has("rope_divisors")) rope.divisors = positive_numbers(json, "rope_divisors", rope.dims / 2);
   rope.scaling = rope_scaling(json);
   if (rope.scaling == Rope::Scaling::kNone) return;
   rope.factor = rope_number_or(json, "factor", 0, 1, 1e6);
@@ -161,6 +175,16 @@ void read_experts(const JsonObject& json, const ExpertKeys& keys, ModelConfig& c
   c.top_k = static_cast<int>(json.integer("num_experts_per_tok", 1, c.n_experts));
 }
 
+void read_dense(const JsonObject& json, ModelConfig& c) {
+  c.moe_layer.assign(static_cast<size_t>(c.layers), false);
+  c.dense_width = static_cast<int>(json.integer("intermediate_size", 1, kMaxWidth * 8));
+}
+
+void read_window(const JsonObject& json, ModelConfig& c) {
+  if (!json.has("sliding_window")) return;
+  c.window.assign(static_cast<size_t>(c.layers), static_cast<int>(json.integer("sliding_window", 1, kMaxContext)));
+}
+
 std::vector<bool> moe_layers_by_step(const JsonObject& json, int layers) {
   const auto step = json.integer_or("decoder_sparse_step", 1, 1, kMaxLayers);
   std::vector<bool> moe(static_cast<size_t>(layers));
@@ -180,6 +204,7 @@ void take_ends(const ModelConfig& c, TensorReader& reader, Weights& weights) {
   weights.embed = reader.rows("model.embed_tokens.weight", c.vocab, c.width);
   weights.final_norm = reader.vector("model.norm.weight", c.width);
   weights.head = reader.matrix(c.tied_head ? "model.embed_tokens.weight" : "lm_head.weight", c.vocab, c.width);
+  reader.ignore("rope_freqs.");  // of GGUF files, read with the configuration
 }
 
 void take_norms(const ModelConfig& c, const std::string& p, TensorReader& reader, LayerWeights& layer) {
@@ -211,15 +236,21 @@ void take_router(const ModelConfig& c, const std::string& gate, TensorReader& re
   layer.router = reader.matrix_f32(gate, c.n_experts, c.width);
 }
 
+namespace {
+
+void take_fused_experts(const ModelConfig& c, const std::string& p, TensorReader& reader, ExpertSet& experts) {
+  const ExpertShape up{c.n_experts, c.expert_width, c.width}, down{c.n_experts, c.width, c.expert_width};
+  for (int e = 0; e < c.n_experts; ++e) {
+    experts.gate_up.push_back(reader.expert_pair(p + "gate_up_proj", e, up, Order::kHalves));
+    experts.down.push_back(reader.expert(p + "down_proj", e, down));
+  }
+}
+
+}  // namespace
+
 void take_experts(const ModelConfig& c, const std::string& p, const ExpertNames& names, TensorReader& reader,
                   LayerWeights& layer) {
-  const std::string shared = p + "gate_up_proj";  // of all experts, as transformers 5 holds them in memory
-  for (int e = 0; reader.has(shared) && e < c.n_experts; ++e) {
-    layer.experts.gate_up.push_back(
-        reader.expert_pair(shared, e, {c.n_experts, c.expert_width, c.width}, Order::kHalves));
-    layer.experts.down.push_back(reader.expert(p + "down_proj", e, {c.n_experts, c.width, c.expert_width}));
-  }
-  if (!layer.experts.down.empty()) return;
+  if (reader.has(p + "gate_up_proj")) return take_fused_experts(c, p, reader, layer.experts);
   for (int e = 0; e < c.n_experts; ++e) {
     const auto name = [&](const char* matrix) { return fmt::format("{}{}.{}.weight", p, e, matrix); };
     layer.experts.gate_up.push_back(reader.pair(name(names.gate), name(names.up), c.expert_width, c.width));
@@ -236,6 +267,25 @@ void take_dense(const ModelConfig& c, const std::string& p, TensorReader& reader
 void take_shared(const ModelConfig& c, const std::string& p, TensorReader& reader, LayerWeights& layer) {
   layer.shared_gate_up = reader.pair(p + "gate_proj.weight", p + "up_proj.weight", c.shared_width, c.width);
   layer.shared_down = reader.matrix(p + "down_proj.weight", c.width, c.shared_width);
+}
+
+void take_dense_decoder(const ModelConfig& c, TensorReader& reader, Weights& weights) {
+  take_ends(c, reader, weights);
+  for (int l = 0; l < c.layers; ++l) {
+    const std::string p = fmt::format("model.layers.{}.", l);
+    LayerWeights layer;
+    take_norms(c, p, reader, layer);
+    take_grouped_attention(c, p + "self_attn.", reader, layer);
+    take_dense(c, p + "mlp.", reader, layer);
+    weights.layers.push_back(std::move(layer));
+  }
+}
+
+std::string first_block(const TensorReader& reader, const std::string& p, std::initializer_list<const char*> blocks,
+                        const char* name) {
+  const auto* found =
+      std::find_if(blocks.begin(), blocks.end(), [&](const char* block) { return reader.has(p + block + name); });
+  return p + (found == blocks.end() ? *blocks.begin() : *found);
 }
 
 }  // namespace carpool::families

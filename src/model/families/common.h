@@ -56,6 +56,10 @@ struct ExpertKeys {
   const char* dense_width = "intermediate_size";
 };
 void read_experts(const JsonObject& json, const ExpertKeys& keys, ModelConfig& c);
+// A model without routed experts: the width of the dense blocks.
+void read_dense(const JsonObject& json, ModelConfig& c);
+// "sliding_window", the same in every layer, when it is not null.
+void read_window(const JsonObject& json, ModelConfig& c);
 // Which layers have routed experts: every decoder_sparse_step-th one that mlp_only_layers does not name.
 std::vector<bool> moe_layers_by_step(const JsonObject& json, int layers);
 
@@ -73,12 +77,18 @@ struct ExpertNames {
 };
 // The scoring rule and the router, "model.layers.0.mlp.gate.weight" being `gate`.
 void take_router(const ModelConfig& c, const std::string& gate, TensorReader& reader, LayerWeights& layer);
-// A tensor for each matrix of each expert, or one for all experts' gate and up rows and one for their down rows; `p` =
-// "model.layers.0.mlp.experts.".
+// A tensor for each matrix of each expert, or two for all of them as transformers 5 has them itself: gate_up_proj
+// [E, 2F, D], gate rows first, and down_proj [E, D, F]. `p` = "model.layers.0.mlp.experts.".
 void take_experts(const ModelConfig& c, const std::string& p, const ExpertNames& names, TensorReader& reader,
                   LayerWeights& layer);
 // `p` = "model.layers.0.mlp." and "model.layers.0.mlp.shared_experts.".
 void take_dense(const ModelConfig& c, const std::string& p, TensorReader& reader, LayerWeights& layer);
 void take_shared(const ModelConfig& c, const std::string& p, TensorReader& reader, LayerWeights& layer);
+
+// All weights of a decoder without routed experts.
+void take_dense_decoder(const ModelConfig& c, TensorReader& reader, Weights& weights);
+// `p` and the first of `blocks` under which the source has a tensor `name`, else the first of them.
+std::string first_block(const TensorReader& reader, const std::string& p, std::initializer_list<const char*> blocks,
+                        const char* name);
 
 }  // namespace carpool::families

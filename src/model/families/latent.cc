@@ -161,9 +161,14 @@ void take_latent_attention(const ModelConfig& c, const std::string& p, TensorRea
   }
   w.kv_a = reader.matrix(p + "kv_a_proj_with_mqa.weight", n.kv_rank + n.rope, c.width);
   w.kv_a_norm = reader.vector(p + "kv_a_layernorm.weight", n.kv_rank);
-  const int64_t per_head = n.nope + n.value;
-  w.k_up = reader.heads_transposed(p + "kv_b_proj.weight", {H, per_head, 0, n.nope}, n.kv_rank);
-  w.v_up = reader.head_rows(p + "kv_b_proj.weight", {H, per_head, n.nope, per_head}, n.kv_rank);
+  if (reader.has(p + "k_b_proj.weight")) {  // apart, as in GGUF files
+    w.k_up = reader.matrix(p + "k_b_proj.weight", H * n.kv_rank, n.nope);
+    w.v_up = reader.matrix(p + "v_b_proj.weight", H * n.value, n.kv_rank);
+  } else {
+    const int64_t per_head = n.nope + n.value;
+    w.k_up = reader.heads_transposed(p + "kv_b_proj.weight", {H, per_head, 0, n.nope}, n.kv_rank);
+    w.v_up = reader.head_rows(p + "kv_b_proj.weight", {H, per_head, n.nope, per_head}, n.kv_rank);
+  }
   layer.o = reader.matrix(p + "o_proj.weight", c.width, H * n.value);
   reader.ignore(p + "rotary_emb.");  // frequencies, which follow from the configuration
 }
