@@ -60,6 +60,7 @@ int run_cli(int argc, const char* const* argv) {
   add_bench_serve(app, invocation);
   add_inspect(app, invocation);
   add_doctor(app, invocation);
+  add_eval(app, invocation);
   add_quantize(app);
   add_routing(app);
   try {

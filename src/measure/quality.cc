@@ -10,14 +10,6 @@
 namespace carpool {
 namespace {
 
-// log of the softmax's denominator, in double.
-double log_sum_exp(std::span<const float> logits) {
-  const double top = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float v : logits) sum += std::exp(v - top);
-  return top + std::log(sum);
-}
-
 // KL(p || q) of the distributions behind two rows of logits.
 double divergence(std::span<const float> p, double p_log_sum, std::span<const float> q, double q_log_sum) {
   double kl = 0;
@@ -62,6 +54,13 @@ void fill_rows(const Documents& documents, size_t first, int t, Pass& pass, Rows
 }
 
 }  // namespace
+
+double log_sum_exp(std::span<const float> logits) {
+  const double top = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float v : logits) sum += std::exp(v - top);
+  return top + std::log(sum);
+}
 
 SplitText split_documents(std::string_view text) {
   SplitText out;

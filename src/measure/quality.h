@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +41,9 @@ Documents read_documents(const Tokenizer& tokenizer, const std::vector<std::stri
 // The first `tokens` tokens of up to `count` documents, `stretch` tokens apart in a text that is no list.
 Documents read_starts(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const TextOptions& options,
                       int stretch);
+
+// log of the softmax's denominator, in double.
+double log_sum_exp(std::span<const float> logits);
 
 // Error{kUsage} when documents of `tokens` tokens have more positions than the model.
 void check_fits(int tokens, const ModelConfig& config);
