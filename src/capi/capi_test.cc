@@ -5,6 +5,7 @@
 // there. Under a sanitizer, which has a malloc of its own, there is nothing to count and the test skips.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstdlib>
@@ -145,8 +146,9 @@ Output call(carpool_routing* routing, const Input& in, const Layout& layout, con
 }
 
 bool same(const Output& a, const Output& b) {
-  return a.ids == b.ids && a.reasons == b.reasons && a.weights.size() == b.weights.size() &&
-         std::memcmp(a.weights.data(), b.weights.data(), a.weights.size() * sizeof(float)) == 0;
+  const auto bits = [](float x, float y) { return std::bit_cast<uint32_t>(x) == std::bit_cast<uint32_t>(y); };
+  return a.ids == b.ids && a.reasons == b.reasons &&
+         std::equal(a.weights.begin(), a.weights.end(), b.weights.begin(), b.weights.end(), bits);
 }
 
 // What routing in place must leave: `own` where the policy decided nothing and in the columns of shared experts.
