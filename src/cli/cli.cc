@@ -63,6 +63,7 @@ int run_cli(int argc, const char* const* argv) {
   add_eval(app, invocation);
   add_quantize(app);
   add_routing(app);
+  add_trace(app, invocation);
   try {
     app.parse(argc, argv);
     if (std::fflush(stdout) != 0) return report("standard output cannot be written", static_cast<int>(ErrorKind::kIo));

@@ -25,6 +25,7 @@ void add_inspect(CLI::App& app, const Invocation& invocation);
 void add_doctor(CLI::App& app, const Invocation& invocation);
 void add_eval(CLI::App& app, const Invocation& invocation);
 void add_quantize(CLI::App& app);
+void add_trace(CLI::App& app, const Invocation& invocation);
 
 // From now on a mapped file that was truncated under the mapping ends the process with one line and exit code 74
 // instead of a bare signal: nothing can be mended at that point, but the user learns what happened. run_cli calls it.

@@ -187,9 +187,9 @@ std::string read_all(const std::string& file) {
 }
 
 std::vector<std::pair<const char*, bool>> named_properties(const PolicyProperties& p) {
-  return {{"union", p.union_exact},          {"keeps_top_k0", p.keeps_top_k0}, {"fills_union", p.fills_union},
-          {"batch_free", p.batch_free},      {"may_repeat", p.may_repeat},     {"ids_decide", p.ids_decide},
-          {"at_most_plain", p.at_most_plain}};
+  return {{"union", p.union_exact},     {"keeps_top_k0", p.keeps_top_k0},  {"fills_union", p.fills_union},
+          {"batch_free", p.batch_free}, {"may_repeat", p.may_repeat},      {"ids_decide", p.ids_decide},
+          {"by_rank", p.by_rank},       {"at_most_plain", p.at_most_plain}};
 }
 
 std::string list_as_text() {

@@ -93,6 +93,9 @@ TEST(Contract, AFalseDeclarationIsCaught) {
       {"prune:k0=2", &PolicyProperties::fills_union, "P6"},
       {"oea:k0=2", &PolicyProperties::batch_free, "batch_free"},
       {"oea:k0=1,min_batch=1,guard=off", &PolicyProperties::batch_free, "batch_free"},
+      {"xshare:m=3", &PolicyProperties::by_rank, "by_rank"},
+      {"top_p:p=0.6", &PolicyProperties::by_rank, "by_rank"},
+      {"oea:k0=1,floor=0.3,guard=off", &PolicyProperties::by_rank, "by_rank"},
       {"oea:k0=1,underfill=keep,guard=off", &PolicyProperties::union_exact, "O1"},
       {"oea:k0=2,lend=prefill,guard=off", &PolicyProperties::union_exact, "O1"},
   };

@@ -85,6 +85,7 @@ class Checker {
     isolated();
     alone();
     relabel();
+    other_weights();
     return found_;
   }
 
@@ -423,6 +424,17 @@ class Checker {
       if (ranks.size() < order.size() || masses.size() < order.size()) return true;
     }
     return false;
+  }
+
+  // Weights that say something else, with the same order of ranks.
+  void other_weights() {
+    if (!declared_.by_rank) return;
+    Case c = case_;
+    for (float& w : c.weight) w = static_cast<float>(1 + below(rng_, 1000));
+    const Selection s = select(c);
+    for (int t = 0; t < case_.rows(); ++t) {
+      expect(same_row(s, t, t), "by_rank", fmt::format("row {} depends on weights", t));
+    }
   }
 
   void relabel() {

@@ -185,6 +185,7 @@ std::unique_ptr<Policy> make_oea(Arguments& arguments, const PolicyProperties& d
   PolicyProperties properties = declared;
   if (a.target) properties.union_exact = properties.keeps_top_k0 = false;  // there is no k0 to state them with
   if (a.floor > 0) properties.fills_union = false;
+  if (a.floor > 0 || a.p < 1) properties.by_rank = false;
   // The base set of a row that then stays plain, or of a lender, may find no taker among the applied rows.
   if (a.keep_underfilled || a.prefill_lends) properties.union_exact = false;
   return std::make_unique<Oea>(a, arguments.spec(), properties);

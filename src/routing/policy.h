@@ -24,6 +24,7 @@ struct PolicyProperties {
   bool batch_free = false;     // a row's choice depends on that row alone
   bool may_repeat = false;     // an expert may occur twice in a row
   bool ids_decide = false;     // experts of equal standing in the group, not only in a row, are told apart by their ids
+  bool by_rank = false;        // choices depend on the order of a row's scores alone, not on weights
   bool at_most_plain = false;  // never more distinct experts than plain routing of the same rows
 };
 

@@ -12,9 +12,10 @@ namespace {
 PolicyProperties common_properties(const std::vector<const Policy*>& policies) {
   if (policies.size() == 1) return policies[0]->properties();
   // Unions, base sets and bounds on experts are of one policy's rows; of all rows together only this is left.
-  PolicyProperties common{.batch_free = true};
+  PolicyProperties common{.batch_free = true, .by_rank = true};
   for (const Policy* policy : policies) {
     common.batch_free = common.batch_free && policy->properties().batch_free;
+    common.by_rank = common.by_rank && policy->properties().by_rank;
     common.may_repeat = common.may_repeat || policy->properties().may_repeat;
     common.ids_decide = common.ids_decide || policy->properties().ids_decide;
   }

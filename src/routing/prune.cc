@@ -52,7 +52,9 @@ PolicyDescription describe_prune() {
       .make = [](Arguments& arguments, const PolicyProperties& declared) -> std::unique_ptr<Policy> {
         const int k0 = arguments.required_integer("k0", 0, kMaxArgument);
         const double p = arguments.number_above("p", 1.0, 0.0);
-        return std::make_unique<Prune>(k0, p, arguments.spec(), declared);
+        PolicyProperties properties = declared;
+        if (p < 1) properties.by_rank = false;
+        return std::make_unique<Prune>(k0, p, arguments.spec(), properties);
       }};
 }
 
