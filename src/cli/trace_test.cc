@@ -63,8 +63,9 @@ TEST(TraceCommand, ReplayPrintsATableAndJsonWithTheSameNumbers) {
   EXPECT_EQ(rows[0].at("distinct_experts").to_number<double>(), 4);
   EXPECT_EQ(rows[2].at("distinct_experts").to_number<double>(), 2);
   EXPECT_EQ(rows[2].at("kept_mass").to_number<double>(), 0.75);
-  EXPECT_EQ(rows[3].at("busiest_rank").to_number<double>(), 1);
-  EXPECT_EQ(rows[3].at("layer_us").to_number<double>(), 7);
+  // Greedy puts 0 and 2 on one rank, since all four experts are used alike: the two that OEA loads meet there.
+  EXPECT_EQ(rows[3].at("busiest_rank").to_number<double>(), 2);
+  EXPECT_EQ(rows[3].at("layer_us").to_number<double>(), 9);
   std::filesystem::remove(file);
 }
 

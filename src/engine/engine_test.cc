@@ -110,7 +110,11 @@ TEST(Engine, GreedyTokensAreThoseOfTransformersForAllPromptsInOneBatch) {
     Model model = golden::load(name);
     Engine engine(model, nullptr, make_policy("topk"), {64, 32, 0});
     const auto prompts = golden::prompts(golden::folder(name));
-    for (const auto& p : prompts) engine.submit(request_of(p.tokens, 64));
+    for (const auto& p : prompts) {
+      Request request = request_of(p.tokens, 64);
+      request.ignore_eos = true;  // as the reference does
+      engine.submit(std::move(request));
+    }
     const auto results = run_to_end(engine);
     for (size_t i = 0; i < prompts.size(); ++i)
       EXPECT_EQ(results.at(static_cast<RequestId>(i) + 1).tokens, prompts[i].greedy) << name;

@@ -154,7 +154,7 @@ TEST(ServeAb, PredictsFromUniformRoutingForPoliciesWithAK0) {
   EXPECT_NEAR(*predicted_experts_ratio(kOea, sizes, 2), uniform_experts(128, 5, 2) / uniform_experts(128, 8, 2), 1e-12);
   EXPECT_EQ(predicted_experts_ratio("oea:k0=5,min_batch=17", sizes, 16), 1);
   EXPECT_NEAR(*predicted_experts_ratio(kOea, sizes, 1024), 1, 1e-6) << "every expert is loaded either way";
-  EXPECT_FALSE(predicted_experts_ratio("xshare:budget=32", sizes, 16));
+  EXPECT_FALSE(predicted_experts_ratio("xshare:m=32", sizes, 16));
   EXPECT_FALSE(predicted_experts_ratio(kOea, {}, 16));
   EXPECT_FALSE(predicted_experts_ratio("oea:k0=0", sizes, 16));
 }

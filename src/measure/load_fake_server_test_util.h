@@ -112,7 +112,7 @@ class FakeServer {
     }
     return out;
   }
-  // Exchanges at once, at most, so far.
+  // Exchanges that ask for work (POST) at once, at most, so far; a client may look at health and counters beside them.
   int most_at_once() const {
     const std::lock_guard lock(mutex_);
     return most_;
@@ -144,13 +144,13 @@ class FakeServer {
     if (ec) co_return;
     const auto& message = parser.get();
     const Got got = read(message);
+    bool open = got.method == "POST";
     {
       const std::lock_guard lock(mutex_);
       got_.push_back(got);
-      most_ = std::max(most_, ++open_);
+      if (open) most_ = std::max(most_, ++open_);
     }
     const Reply reply = handler_(got);
-    bool open = true;
     co_await answer(socket, reply, open);
     close(open);
   }
