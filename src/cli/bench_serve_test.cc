@@ -156,7 +156,7 @@ TEST(BenchServe, PrintsTheBlockAndTheServersOwnCounters) {
                            "Routing that applied to 4 requests: topk; scope=tenant"}) {
     EXPECT_NE(o.out.find(part), std::string::npos) << part << " in\n" << o.out;
   }
-  EXPECT_LE(server.fake().most_at_once(), 2);
+  EXPECT_LE(server.fake().most_at_once("/generate"), 2);
   const auto sent = server.generated();
   ASSERT_EQ(sent.size(), 4u);
   for (const json::object& body : sent) {

@@ -15,6 +15,7 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -112,10 +113,11 @@ class FakeServer {
     }
     return out;
   }
-  // Exchanges that ask for work (POST) at once, at most, so far; a client may look at health and counters beside them.
-  int most_at_once() const {
+  // Exchanges on `target` at once, at most, so far.
+  int most_at_once(const std::string& target) const {
     const std::lock_guard lock(mutex_);
-    return most_;
+    const auto found = exchanges_.find(target);
+    return found == exchanges_.end() ? 0 : found->second.most;
   }
   // Clients that went away from replies that never came.
   int left() const {
@@ -124,6 +126,9 @@ class FakeServer {
   }
 
  private:
+  struct Exchanges {
+    int now = 0, most = 0;
+  };
   static constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
   using Socket = asio::ip::tcp::socket;
 
@@ -144,11 +149,12 @@ class FakeServer {
     if (ec) co_return;
     const auto& message = parser.get();
     const Got got = read(message);
-    bool open = got.method == "POST";
+    Exchanges* open = nullptr;
     {
       const std::lock_guard lock(mutex_);
       got_.push_back(got);
-      if (open) most_ = std::max(most_, ++open_);
+      open = &exchanges_[got.target];
+      open->most = std::max(open->most, ++open->now);
     }
     const Reply reply = handler_(got);
     co_await answer(socket, reply, open);
@@ -156,11 +162,11 @@ class FakeServer {
   }
 
   // An exchange ends before its last bytes leave: a client that has them may open the next one at once.
-  void close(bool& open) {
+  void close(Exchanges*& open) {
     if (!open) return;
-    open = false;
     const std::lock_guard lock(mutex_);
-    --open_;
+    --open->now;
+    open = nullptr;
   }
 
   template <class Message>
@@ -192,7 +198,7 @@ class FakeServer {
     static_cast<void>(ec);
   }
 
-  asio::awaitable<void> answer(Socket& socket, const Reply& reply, bool& open) {
+  asio::awaitable<void> answer(Socket& socket, const Reply& reply, Exchanges*& open) {
     if (reply.never) {
       char byte;
       auto [ec, n] = co_await socket.async_read_some(asio::buffer(&byte, 1), kTuple);
@@ -234,7 +240,8 @@ class FakeServer {
   int port_;
   mutable std::mutex mutex_;
   std::vector<Got> got_;
-  int open_ = 0, most_ = 0, left_ = 0;
+  std::map<std::string, Exchanges> exchanges_;  // by target; entries stay where they are
+  int left_ = 0;
   std::thread thread_;
 };
 
