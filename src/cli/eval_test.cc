@@ -55,7 +55,7 @@ TEST(EvalCommand, EveryOptionChangesTheAnswer) {
   EXPECT_NE(perplexity(row({"--context", "32", "--chunks", "3"})), perplexity(plain));
   const json::object decoded = row({"--context", "32", "--chunks", "4", "--batch", "4"});
   EXPECT_EQ(perplexity(decoded), perplexity(plain)) << "a row is a row: decoded or in a prompt";
-  const json::object pruned = row({"--context", "32", "--chunks", "4", "--policy", "prune:k0=1"});
+  const json::object pruned = row({"--context", "32", "--chunks", "4", "--policy", "prune:k0=1", "--batch", "4"});
   EXPECT_GT(perplexity(pruned), perplexity(plain));
   EXPECT_LT(pruned.at("distinct_experts").to_number<double>(), decoded.at("distinct_experts").to_number<double>());
 }
