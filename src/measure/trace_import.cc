@@ -142,6 +142,10 @@ void TraceBuilder::add_own(const std::string& path, const std::string& text) {
       trace_.sequences.push_back({name, 0, {}, {}, {}, {}});
       sequence = &trace_.sequences.back();
     }
+    if (o.integer("position", 0, INT32_MAX) != sequence->positions) {
+      o.fail("position",
+             fmt::format("must be {}: a sequence's tokens stand together and in order", sequence->positions));
+    }
     const size_t L = trace_.layers.size(), K = static_cast<size_t>(trace_.top_k),
                  E = static_cast<size_t>(trace_.n_experts);
     const json::array& rows = o.array("experts");
@@ -383,6 +387,7 @@ void TraceBuilder::add_file(const std::string& path) {
 
 Trace TraceBuilder::finish() {
   for (const auto& [folder, files] : esft_) add_esft(folder, files);
+  if (trace_.tokens() == 0) malformed("the traces", "hold no tokens");
   if (!told_) {
     // Published models have one of these; the smallest that holds every id is what ids alone can say.
     constexpr int kUsual[] = {4, 8, 16, 32, 60, 64, 128, 160, 256, 288, 384, 512, 1024, 2048, kMaxTraceExperts};

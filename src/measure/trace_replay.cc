@@ -330,6 +330,7 @@ TraceStats trace_stats(const Trace& trace) {
   }
   for (const std::vector<double>& layer : loads(trace)) {
     const double total = std::accumulate(layer.begin(), layer.end(), 0.0);
+    if (total == 0) continue;  // no token has an expert there
     double entropy = 0, used = 0;
     for (const double n : layer) {
       if (n > 0) entropy -= n / total * std::log(n / total), ++used;

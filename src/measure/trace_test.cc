@@ -94,6 +94,7 @@ TEST(Traces, EveryBrokenLineIsNamed) {
       {R"({"sequence":"a","position":0,"experts":[[1,2],[1,2]],"weights":[[1,2,3],[1]]})", "3 values"},
       {R"({"sequence":"a","position":0,"experts":[[1,2],[1,2]],"rank":[[1],[1]]})", "have none"},
       {R"({"position":0,"experts":[[1,2],[1,2]]})", "sequence"},
+      {R"({"sequence":"a","position":1,"experts":[[1,2],[1,2]]})", "must be 0"},
       {"{", "line 2"},
   };
   for (const auto& [line, what] : lines) {
@@ -103,6 +104,8 @@ TEST(Traces, EveryBrokenLineIsNamed) {
   EXPECT_NE(problem({folder.write("t.jsonl", R"({"carpool_trace":2})")}).find("version 1"), std::string::npos);
   EXPECT_NE(problem({folder.write("t.jsonl", "hello\n")}).find("is no trace"), std::string::npos);
   EXPECT_NE(problem({folder / "absent"}), "");
+  EXPECT_NE(problem({folder.write("t.jsonl", "")}).find("is no trace"), std::string::npos);
+  EXPECT_NE(problem({folder.write("t.jsonl", kHeader + "\n")}).find("hold no tokens"), std::string::npos);
   std::filesystem::create_directories(folder / "empty");
   EXPECT_NE(problem({folder / "empty"}).find("holds no traces"), std::string::npos);
 }

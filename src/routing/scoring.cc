@@ -124,7 +124,7 @@ void score_row(const Scoring& scoring, std::span<const float> logits, std::span<
   const float* bias = has_bias ? scoring.selection_bias.data() : nullptr;
   for (size_t e = 0; e < logits.size(); ++e) rank[e] = bias ? selection[e] + bias[e] : selection[e];
   for (size_t e = 0; e < logits.size(); ++e) {
-    const bool usable = choosable(logits[e]) & choosable(rank[e]);
+    const bool usable = choosable(logits[e]) && choosable(rank[e]);
     rank[e] = usable ? rank[e] : -kInf;
   }
   if (scoring.topk_group < scoring.n_group) limit_groups(scoring, rank);
