@@ -2,8 +2,6 @@
 // weighed without renormalisation.
 //
 // Maps config.json and tensor names of DeepseekV2ForCausalLM checkpoints.
-#include <fmt/format.h>
-
 #include "model/families/latent.h"
 #include "model/family.h"
 
@@ -33,22 +31,9 @@ ModelConfig read_config(const JsonObject& json) {
   return c;
 }
 
-void take_weights(const ModelConfig& c, TensorReader& reader, Weights& weights) {
-  families::take_ends(c, reader, weights);
-  for (int l = 0; l < c.layers; ++l) {
-    const std::string p = fmt::format("model.layers.{}.", l);
-    LayerWeights layer;
-    families::take_norms(c, p, reader, layer);
-    families::take_latent_attention(c, p + "self_attn.", reader, layer);
-    families::take_mlp(c, l, p + "mlp.", reader, layer);
-    weights.layers.push_back(std::move(layer));
-  }
-  families::pass_prediction_layers(c, reader);
-}
-
 }  // namespace
 
 extern const Family kFamily;
-const Family kFamily = {"deepseek_v2", "DeepseekV2ForCausalLM", read_config, take_weights};
+const Family kFamily = {"deepseek_v2", "DeepseekV2ForCausalLM", read_config, families::take_decoder};
 
 }  // namespace carpool::deepseek_v2

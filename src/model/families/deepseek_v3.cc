@@ -2,8 +2,6 @@
 // groups.
 //
 // Maps config.json and tensor names of DeepseekV3ForCausalLM checkpoints; kimi_k2.cc reads those of another name.
-#include <fmt/format.h>
-
 #include "model/families/latent.h"
 #include "model/family.h"
 
@@ -22,22 +20,9 @@ ModelConfig read_config(const JsonObject& json) {
   return c;
 }
 
-void take_weights(const ModelConfig& c, TensorReader& reader, Weights& weights) {
-  families::take_ends(c, reader, weights);
-  for (int l = 0; l < c.layers; ++l) {
-    const std::string p = fmt::format("model.layers.{}.", l);
-    LayerWeights layer;
-    families::take_norms(c, p, reader, layer);
-    families::take_latent_attention(c, p + "self_attn.", reader, layer);
-    families::take_mlp(c, l, p + "mlp.", reader, layer);
-    weights.layers.push_back(std::move(layer));
-  }
-  families::pass_prediction_layers(c, reader);
-}
-
 }  // namespace
 
 extern const Family kFamily;
-const Family kFamily = {"deepseek_v3", "DeepseekV3ForCausalLM", read_config, take_weights};
+const Family kFamily = {"deepseek_v3", "DeepseekV3ForCausalLM", read_config, families::take_decoder};
 
 }  // namespace carpool::deepseek_v3

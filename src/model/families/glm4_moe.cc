@@ -2,8 +2,6 @@
 // norms; experts chosen by biased sigmoids beside a shared one.
 //
 // Maps config.json and tensor names of Glm4MoeForCausalLM checkpoints.
-#include <fmt/format.h>
-
 #include "model/families/latent.h"
 #include "model/family.h"
 
@@ -24,22 +22,9 @@ ModelConfig read_config(const JsonObject& json) {
   return c;
 }
 
-void take_weights(const ModelConfig& c, TensorReader& reader, Weights& weights) {
-  families::take_ends(c, reader, weights);
-  for (int l = 0; l < c.layers; ++l) {
-    const std::string p = fmt::format("model.layers.{}.", l);
-    LayerWeights layer;
-    families::take_norms(c, p, reader, layer);
-    families::take_grouped_attention(c, p + "self_attn.", reader, layer);
-    families::take_mlp(c, l, p + "mlp.", reader, layer);
-    weights.layers.push_back(std::move(layer));
-  }
-  families::pass_prediction_layers(c, reader);
-}
-
 }  // namespace
 
 extern const Family kFamily;
-const Family kFamily = {"glm4_moe", "Glm4MoeForCausalLM", read_config, take_weights};
+const Family kFamily = {"glm4_moe", "Glm4MoeForCausalLM", read_config, families::take_decoder};
 
 }  // namespace carpool::glm4_moe

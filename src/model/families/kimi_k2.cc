@@ -1,4 +1,5 @@
 // Kimi-K2: the DeepSeek-V3 architecture under a model type of its own.
+#include "model/families/latent.h"
 #include "model/family.h"
 
 namespace carpool {
@@ -12,14 +13,10 @@ namespace {
 
 ModelConfig read_config(const JsonObject& json) { return deepseek_v3::kFamily.read_config(json); }
 
-void take_weights(const ModelConfig& c, TensorReader& reader, Weights& weights) {
-  deepseek_v3::kFamily.take_weights(c, reader, weights);
-}
-
 }  // namespace
 
 extern const Family kFamily;
-const Family kFamily = {"kimi_k2", "DeepseekV3ForCausalLM", read_config, take_weights};
+const Family kFamily = {"kimi_k2", "DeepseekV3ForCausalLM", read_config, families::take_decoder};
 
 }  // namespace kimi_k2
 }  // namespace carpool

@@ -221,4 +221,22 @@ void pass_prediction_layers(const ModelConfig& c, TensorReader& reader) {
   }
 }
 
+void take_decoder(const ModelConfig& c, TensorReader& reader, Weights& weights) {
+  take_ends(c, reader, weights);
+  for (int l = 0; l < c.layers; ++l) {
+    const std::string p = fmt::format("model.layers.{}.", l);
+    LayerWeights layer;
+    take_norms(c, p, reader, layer);
+    if (c.latent) {
+      take_latent_attention(c, p + "self_attn.", reader, layer);
+    } else {
+      take_grouped_attention(c, p + "self_attn.", reader, layer);
+    }
+    if (c.indexer) take_indexer(c, l, p + "self_attn.", reader, layer);
+    take_mlp(c, l, p + "mlp.", reader, layer);
+    weights.layers.push_back(std::move(layer));
+  }
+  pass_prediction_layers(c, reader);
+}
+
 }  // namespace carpool::families

@@ -35,5 +35,7 @@ void take_indexer(const ModelConfig& c, int l, const std::string& p, TensorReade
 void take_mlp(const ModelConfig& c, int l, const std::string& p, TensorReader& reader, LayerWeights& layer);
 // The tensors of prediction layers belong to the model and are not read. Whether there are any is a note.
 void pass_prediction_layers(const ModelConfig& c, TensorReader& reader);
+// All of a decoder whose layers are attention, latent or grouped, and such a feed-forward half.
+void take_decoder(const ModelConfig& c, TensorReader& reader, Weights& weights);
 
 }  // namespace carpool::families
