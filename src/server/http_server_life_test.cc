@@ -175,6 +175,10 @@ TEST(HttpServerLife, AnswersAHundredClientsThatComeAtOnce) {
 }
 
 TEST(HttpServerLife, AnswersWhenThereAreNoDescriptorsLeft) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP()
+      << "UBSan opens a pipe to look at an object whose type it has not in its cache, and reports it when it gets none";
+#endif
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   HttpServer server(on_any_port(), answer);
