@@ -27,7 +27,8 @@ if [ -z "$url" ]; then
     fi
     sleep 0.1
   done
-  url=$(grep -o 'http://[0-9.:]*' "$folder/log" | head -n 1)
+  url=$(grep -o -m 1 'http://[0-9.:]*' "$folder/log")
+  url=${url%%$'\n'*}
 fi
 
 "$carpool" bench-serve "$url" --ab topk --ab "$policy" --concurrency "${CONCURRENCY:-1,10,64}" \

@@ -18,7 +18,8 @@ if ! "$python" -c 'import numpy, pytest, torch' 2>/dev/null; then
   exit 77
 fi
 # A sanitizer's runtime must be loaded before the interpreter; its checks are for the tests in C++.
-if nm -D --undefined-only "$library" 2>/dev/null | grep -q '__asan_init\|__tsan_init'; then
+undefined=$(nm -D --undefined-only "$library" 2>/dev/null || true)
+if [[ $undefined == *__asan_init* || $undefined == *__tsan_init* ]]; then
   echo "SKIPPED: $library is built with a sanitizer, which Python does not load"
   exit 77
 fi

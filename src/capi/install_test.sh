@@ -19,7 +19,9 @@ variables=(--define-variable=prefix="$prefix")
 example=$source/examples/routing.c
 lib=$(dirname "$(find "$prefix" -name libcarpool_routing.so)")
 extra=()
-if nm -D --undefined-only "$lib/libcarpool_routing.so" | grep -q __asan_init; then extra=(-fsanitize=address); fi
+# What a tool prints is read to its end: grep -q leaves early, the tool dies of the closed pipe, and pipefail reports it.
+undefined=$(nm -D --undefined-only "$lib/libcarpool_routing.so")
+if [[ $undefined == *__asan_init* ]]; then extra=(-fsanitize=address); fi
 
 cc -std=c99 -Wall -Wextra -Wpedantic -Werror "${extra[@]}" "$example" -o "$folder/by_pkg_config" \
   $(pkg-config "${variables[@]}" --cflags --libs carpool-routing) -lm
@@ -47,12 +49,18 @@ row 2: 3 (0.700) 0 (0.200) 1 (0.100)
 refused: policy oea: argument "k0" must be 0 to 1048576, got -1
 EXPECTED
 
-if nm -D --defined-only "$lib/libcarpool_routing.so" | grep -v ' carpool_routing_\| CARPOOL_ROUTING_1'; then
+defined=$(nm -D --defined-only "$lib/libcarpool_routing.so")
+if grep -v ' carpool_routing_\| CARPOOL_ROUTING_1' <<<"$defined"; then
   echo "the library exports more than its functions" >&2
   exit 1
 fi
-readelf -d "$lib/libcarpool_routing.so" | grep -q 'soname: \[libcarpool_routing.so.1\]'
-if [ ${#extra[@]} -eq 0 ] && readelf -d "$lib/libcarpool_routing.so" | grep NEEDED | grep -v '\[lib[cm]\.so\|\[ld-linux'; then
+dynamic=$(readelf -d "$lib/libcarpool_routing.so")
+if [[ $dynamic != *'soname: [libcarpool_routing.so.1]'* ]]; then
+  echo "the library's soname is not libcarpool_routing.so.1" >&2
+  exit 1
+fi
+needed=$(grep NEEDED <<<"$dynamic" || true)
+if [ ${#extra[@]} -eq 0 ] && grep -v '\[lib[cm]\.so\|\[ld-linux' <<<"$needed"; then
   echo "the library needs more than libc" >&2
   exit 1
 fi
