@@ -3,6 +3,7 @@
 // skipped. The interpreter is $CARPOOL_PYTHON, else that of .venv, else python3.
 #include <cstdlib>
 
+#include "programs.h"
 #include "server_process.h"
 
 namespace carpool::end_to_end {
@@ -29,7 +30,7 @@ void expect_script_passes(const ServerProcess& server, const std::string& script
 }
 
 std::vector<std::string> serve(const std::string& model, const std::vector<std::string>& options = {}) {
-  std::vector<std::string> command = {CARPOOL_BINARY, "serve", model, "--port", "0"};
+  std::vector<std::string> command = {carpool_binary(), "serve", model, "--port", "0"};
   command.insert(command.end(), options.begin(), options.end());
   return command;
 }

@@ -11,12 +11,14 @@
 #include <string>
 
 #include "base/json.h"
+#include "base/source_dir_test_util.h"
+#include "programs.h"
 
 namespace carpool::end_to_end {
 
 namespace fs = std::filesystem;
 
-inline const std::string kSource = CARPOOL_SOURCE_DIR;
+inline const std::string kSource = source_dir();
 inline const std::string kBooks = kSource + "/models/books-qwen3";
 
 // A folder of this test process that disappears with it.
@@ -53,7 +55,7 @@ inline Outcome carpool(const std::string& arguments, const std::string& input = 
   std::ofstream(folder / "in", std::ios::binary) << input;
   // Redirections come first, so that `arguments` may contain others.
   const std::string command = environment + " <" + (folder / "in") + " >" + (folder / "out") + " 2>" +
-                              (folder / "err") + " timeout 600 " + CARPOOL_BINARY + " " + arguments;
+                              (folder / "err") + " timeout 600 " + carpool_binary() + " " + arguments;
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128, slurp(folder / "out"), slurp(folder / "err")};
 }

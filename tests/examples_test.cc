@@ -4,6 +4,7 @@
 #include <set>
 #include <sstream>
 
+#include "programs.h"
 #include "server_process.h"
 
 namespace carpool::end_to_end {
@@ -20,7 +21,7 @@ std::vector<std::string> lines_of(const std::string& path) {
 
 // One of the scripts on a free port. The environment names a policy that neither script means.
 std::vector<std::string> script_environment() {
-  return {std::string("CARPOOL=") + CARPOOL_BINARY, "PORT=0", "CARPOOL_OEA_K0=3", "CARPOOL_OEA_MIN_BATCH=1"};
+  return {std::string("CARPOOL=") + carpool_binary(), "PORT=0", "CARPOOL_OEA_K0=3", "CARPOOL_OEA_MIN_BATCH=1"};
 }
 
 const json::object& routing_of(const json::object& info) {
@@ -124,7 +125,7 @@ TEST(Examples, TheLaunchLineOfAnSglangCampaignIsTakenAsItStands) {
                                          "glm45",
                                          "--tool-call-parser",
                                          "glm47"};
-  std::vector<std::string> command = {CARPOOL_BINARY, "serve", "--model", kBooks};
+  std::vector<std::string> command = {carpool_binary(), "serve", "--model", kBooks};
   command.insert(command.end(), silent.begin(), silent.end());
   command.insert(command.end(), told.begin(), told.end());
   ServerProcess server(command, {"CARPOOL_OEA_K0=5", "CARPOOL_OEA_MIN_BATCH=2"});
@@ -178,7 +179,7 @@ TEST(Examples, TheGuideNamesEndpointsAndMetricsThatThereAre) {
 
 TEST(Examples, TheAbScriptMeasuresBothSidesOnOneServer) {
   const TemporaryFolder folder;
-  const std::string command = std::string("CARPOOL=") + CARPOOL_BINARY +
+  const std::string command = std::string("CARPOOL=") + carpool_binary() +
                               " CONCURRENCY=4 REPEAT=1 INPUT_LEN=8 OUTPUT_LEN=8 /bin/bash " + kExamples +
                               "ab.sh --num-prompts 8 --json " + (folder / "ab.json") + " >" + (folder / "out") + " 2>" +
                               (folder / "err");
@@ -193,8 +194,8 @@ TEST(Examples, TheAbScriptMeasuresBothSidesOnOneServer) {
 
 TEST(Examples, TheAbScriptFailsWithItsServer) {
   const TemporaryFolder folder;
-  const std::string command = std::string("CARPOOL=") + CARPOOL_BINARY + " MODEL=" + (folder / "none") + " /bin/bash " +
-                              kExamples + "ab.sh >" + (folder / "out") + " 2>" + (folder / "err");
+  const std::string command = std::string("CARPOOL=") + carpool_binary() + " MODEL=" + (folder / "none") +
+                              " /bin/bash " + kExamples + "ab.sh >" + (folder / "out") + " 2>" + (folder / "err");
   EXPECT_NE(std::system(command.c_str()), 0);
   EXPECT_NE(slurp(folder / "err").find("error: "), std::string::npos) << slurp(folder / "err");
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "end_to_end_util.h"
+#include "programs.h"
 #include "serve_canary_util.h"
 
 namespace carpool::end_to_end {
@@ -409,7 +410,7 @@ TEST(ServeContract, AFullDiskUnderTheResultsOfALoadEndsItWith74AndLeavesEarlierR
   EXPECT_EQ(carpool(load + lines).code, 0);
   const std::string before = slurp(lines);
   const std::string more = std::to_string(before.size() / 512);  // sh counts blocks of 512 bytes
-  const std::string command = "trap '' XFSZ; ulimit -f " + more + "; exec " + CARPOOL_BINARY + " " + load + lines;
+  const std::string command = "trap '' XFSZ; ulimit -f " + more + "; exec " + carpool_binary() + " " + load + lines;
   const int status = std::system(("sh -c \"" + command + "\" >/dev/null 2>&1").c_str());
   EXPECT_EQ(WEXITSTATUS(status), 74);
   EXPECT_EQ(slurp(lines), before);
@@ -423,8 +424,8 @@ TEST(ServeContract, ALogThatCannotBeWrittenEndsNothing) {
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
   // The address is known beforehand, since the log cannot say it.
   const int port = ServeProcess({"dummy:canary"}).port();
-  std::vector<std::string> words = {CARPOOL_BINARY, "serve",  "dummy:canary",      "--log-level",
-                                    "debug",        "--port", std::to_string(port)};
+  std::vector<std::string> words = {carpool_binary(), "serve",  "dummy:canary",      "--log-level",
+                                    "debug",          "--port", std::to_string(port)};
   const pid_t pid = ::fork();
   if (pid == 0) {
     std::vector<char*> raw;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "end_to_end_util.h"
+#include "programs.h"
 #include "serve_canary_util.h"
 
 namespace carpool::end_to_end {
@@ -19,8 +20,7 @@ namespace {
 json::value soak(ServeProcess& server, const std::string& arguments) {
   const TemporaryFolder folder;
   const std::string command =
-      std::string(CARPOOL_SOAK) + " http://127.0.0.1:" + std::to_string(server.port()) + " --pid " +
-      std::to_string(server.pid()) +
+      soak_binary() + " http://127.0.0.1:" + std::to_string(server.port()) + " --pid " + std::to_string(server.pid()) +
       " --health-p99-ms 0 --refusal-p99-ms 0 --throughput-share 0 --rss-slack-mib 4096 --slow-pause 0.03 " + arguments +
       " --json - >" + (folder / "out") + " 2>" + (folder / "err");
   const int status = std::system(("timeout 300 " + command).c_str());

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "programs.h"
 #include "server/http_client_test_util.h"
 
 namespace carpool::end_to_end {
@@ -24,7 +25,7 @@ class ServeProcess {
 
   // carpool serve --port 0 ARGUMENTS; waits until it is ready, or at least listens.
   explicit ServeProcess(std::vector<std::string> arguments, bool wait_ready = true) {
-    arguments.insert(arguments.begin(), {CARPOOL_BINARY, "serve", "--port", "0"});
+    arguments.insert(arguments.begin(), {carpool_binary(), "serve", "--port", "0"});
     int ends[2];
     EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
     pid_ = ::fork();

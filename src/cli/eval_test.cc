@@ -4,12 +4,13 @@
 #include <cmath>
 
 #include "base/json.h"
+#include "base/source_dir_test_util.h"
 #include "cli/commands.h"
 
 namespace carpool {
 namespace {
 
-const std::string kSource = CARPOOL_SOURCE_DIR;
+const std::string kSource = source_dir();
 
 struct Output {
   int code;

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "base/json.h"
+#include "base/source_dir_test_util.h"
 #include "cli/commands.h"
 
 namespace carpool {
@@ -14,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kGolden = std::string(CARPOOL_SOURCE_DIR) + "/tests/golden/";
+const std::string kGolden = source_dir() + "/tests/golden/";
 
 class InspectCommand : public testing::Test {
  protected:
@@ -98,7 +99,7 @@ TEST_F(InspectCommand, ATextIsRefusedForAModelWithoutRoutedExpertsAndTheReasonSa
 }
 
 TEST_F(InspectCommand, DocumentsOfATextMayBeSeparatedByCrLfLines) {
-  const std::string model = std::string(CARPOOL_SOURCE_DIR) + "/models/books-qwen3";
+  const std::string model = source_dir() + "/models/books-qwen3";
   if (!fs::exists(model + "/model.safetensors")) GTEST_SKIP() << "the embedded model is not there";
   const std::string a = "The boat came home at last, and all the men were glad of it.",
                     b = "It was late when they sang.";
@@ -111,7 +112,7 @@ TEST_F(InspectCommand, DocumentsOfATextMayBeSeparatedByCrLfLines) {
 }
 
 TEST_F(InspectCommand, ATextReplacesUniformRouting) {
-  const std::string model = std::string(CARPOOL_SOURCE_DIR) + "/models/books-qwen3";
+  const std::string model = source_dir() + "/models/books-qwen3";
   if (!fs::exists(model + "/model.safetensors")) GTEST_SKIP() << "the embedded model is not there";
   std::ofstream(folder_ / "short.txt") << "It was late when";
   EXPECT_EQ(run(model, {"--text", (folder_ / "short.txt").string()}), static_cast<int>(ErrorKind::kUsage));

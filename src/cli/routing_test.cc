@@ -9,6 +9,8 @@
 #include <fstream>
 #include <limits>
 
+#include "base/source_dir_test_util.h"
+
 namespace carpool {
 namespace {
 
@@ -176,7 +178,7 @@ void expect_close_weights(const json::value& got, const json::value& want, doubl
 
 TEST(RoutingGolden, EveryAnswerOfThePythonReferenceIsReproduced) {
   for (const char* scoring : {"softmax", "softmax_topk", "sigmoid"}) {
-    const std::string path = std::string(CARPOOL_SOURCE_DIR) + "/tests/golden/routing/" + scoring + ".json";
+    const std::string path = source_dir() + "/tests/golden/routing/" + scoring + ".json";
     const json::value golden = parse_json(read_text_file(path), path);
     const json::array& cases = golden.at("cases").as_array();
     ASSERT_GE(cases.size(), 100u);

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/json.h"
+#include "base/source_dir_test_util.h"
 #include "cli/commands.h"
 
 namespace carpool {
@@ -100,7 +101,7 @@ TEST(TraceCommand, StatsAndConvert) {
 
 // Counts that were computed apart from this project from the same public traces.
 TEST(TraceCommand, PublishedTracesGiveTheirPublishedCounts) {
-  const std::string traces = std::string(CARPOOL_SOURCE_DIR) + "/../shared/data/traces";
+  const std::string traces = source_dir() + "/../shared/data/traces";
   if (!std::filesystem::exists(traces)) GTEST_SKIP() << traces << " is absent";
   const auto counts = [&](const std::string& folder, const char* batch, const char* policy) {
     const Output o = output_of({"trace", "replay", traces + "/" + folder, "--policy", "topk", "--policy", policy,

@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 
+#include "base/source_dir_test_util.h"
 #include "engine/engine.h"
 #include "model/canary.h"
 #include "model/golden_test_util.h"
@@ -149,7 +150,7 @@ TEST(EngineServing, AnIsolatedTextIsTheSameWithPrefixCachePreemptionAndChunksAsA
 TEST(EngineServing, TheEmbeddedModelKeepsItsTextToo) {
   LoadOptions load;
   load.threads = 2;
-  Model model = Model::load(std::string(CARPOOL_SOURCE_DIR) + "/models/books-qwen3", load);
+  Model model = Model::load(source_dir() + "/models/books-qwen3", load);
   expect_same_with_everything_on(model, alike(3, some_prompt(7, 40, 1000), 24, 1000), 16 * 9);
 }
 

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/json.h"
+#include "base/source_dir_test_util.h"
 #include "io/test_files.h"
 
 namespace carpool {
@@ -23,7 +24,7 @@ using test::safetensors_bytes;
 using test::safetensors_file;
 using test::ScratchFolder;
 
-const std::string kGolden = std::string(CARPOOL_SOURCE_DIR) + "/tests/golden/safetensors/";
+const std::string kGolden = source_dir() + "/tests/golden/safetensors/";
 
 std::string hex_of(const TensorInfo& t) {
   std::string out;

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/json.h"
+#include "base/source_dir_test_util.h"
 #include "io/test_files.h"
 
 namespace carpool {
@@ -76,7 +77,7 @@ TEST(WeightSource, ShardsBecomeOneListByShardAndPlace) {
 }
 
 TEST(WeightSource, TheShardedGoldenModelLoadsWhole) {
-  const std::string folder = std::string(CARPOOL_SOURCE_DIR) + "/tests/golden/qwen3_moe/sharded_top1";
+  const std::string folder = source_dir() + "/tests/golden/qwen3_moe/sharded_top1";
   const WeightSource source = WeightSource::open(folder);
   EXPECT_EQ(source.tensors().back().shard, 2);
   const json::value index = parse_json(read_text_file(folder + "/" + kIndex), "index");

@@ -11,15 +11,14 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/source_dir_test_util.h"
 #include "model/gguf_names.h"
 #include "model/kv_cache.h"
 
 namespace carpool {
 namespace {
 
-std::string golden(const std::string& name) {
-  return std::string(CARPOOL_SOURCE_DIR) + "/tests/golden/qwen3_moe/" + name;
-}
+std::string golden(const std::string& name) { return source_dir() + "/tests/golden/qwen3_moe/" + name; }
 
 Model load(const std::string& name) {
   LoadOptions options;

@@ -6,12 +6,13 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/source_dir_test_util.h"
 #include "measure/quality.h"
 
 namespace carpool {
 namespace {
 
-const std::string kBooks = std::string(CARPOOL_SOURCE_DIR) + "/models/books-qwen3";
+const std::string kBooks = source_dir() + "/models/books-qwen3";
 
 class PerplexityTest : public testing::Test {
  protected:

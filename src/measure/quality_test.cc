@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/source_dir_test_util.h"
 #include "measure/damaged_model_test_util.h"
 #include "model/golden_test_util.h"
 
@@ -147,7 +148,7 @@ TEST(Documents, ATextIsAListWhenItHasASeparator) {
 }
 
 TEST(Documents, StartsStandAStretchApartAndMayBeFew) {
-  const Tokenizer tokenizer = Tokenizer::load(std::string(CARPOOL_SOURCE_DIR) + "/models/books-qwen3/tokenizer.json");
+  const Tokenizer tokenizer = Tokenizer::load(source_dir() + "/models/books-qwen3/tokenizer.json");
   std::string text;
   for (int i = 0; i < 6; ++i) text += "The boat came home at last, and all the men were glad of it. ";
   const std::vector<int> ids = tokenizer.encode(text, false, false);
@@ -158,7 +159,7 @@ TEST(Documents, StartsStandAStretchApartAndMayBeFew) {
 }
 
 TEST(Documents, AListGivesItsEntriesAndAPlainTextIsCut) {
-  const Tokenizer tokenizer = Tokenizer::load(std::string(CARPOOL_SOURCE_DIR) + "/models/books-qwen3/tokenizer.json");
+  const Tokenizer tokenizer = Tokenizer::load(source_dir() + "/models/books-qwen3/tokenizer.json");
   const std::string sentence = "The boat came home at last, and all the men were glad of it. ";
   const TextFile list(sentence + "\n---\n" + "too short\n---\n" + "Another: " + sentence);
   const Documents two = read_documents(tokenizer, {list.path()}, {2, 8});

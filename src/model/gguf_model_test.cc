@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
+#include "base/source_dir_test_util.h"
 #include "io/test_files.h"
 #include "io/test_gguf.h"
 #include "model/config.h"
@@ -15,7 +16,7 @@ namespace {
 
 using namespace test;
 
-const std::string kSource = CARPOOL_SOURCE_DIR;
+const std::string kSource = source_dir();
 const GgufArchitecture& qwen3moe() { return *gguf_architecture_of("qwen3_moe"); }
 
 TEST(GgufNames, EveryCheckpointNameHasOneInGgufAndComesBack) {

@@ -15,11 +15,12 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/source_dir_test_util.h"
 #include "model/model.h"
 
 namespace carpool::golden {
 
-inline const std::string kGolden = std::string(CARPOOL_SOURCE_DIR) + "/tests/golden";
+inline const std::string kGolden = source_dir() + "/tests/golden";
 inline const std::string kFolder = kGolden + "/qwen3_moe";
 
 inline std::string folder(const std::string& name) {

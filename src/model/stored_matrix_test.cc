@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/source_dir_test_util.h"
 #include "io/test_files.h"
 #include "model/weights.h"
 
@@ -18,7 +19,7 @@ namespace {
 
 using namespace test;
 
-const std::string kGolden = std::string(CARPOOL_SOURCE_DIR) + "/tests/golden/quantized";
+const std::string kGolden = source_dir() + "/tests/golden/quantized";
 
 std::vector<float> decoded(const WeightView& view) {
   std::vector<float> out(static_cast<size_t>(view.rows * view.cols));

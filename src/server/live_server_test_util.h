@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/source_dir_test_util.h"
 #include "model/model.h"
 #include "server/canary_service_test_util.h"
 #include "server/http_client_test_util.h"
@@ -25,7 +26,7 @@ class LiveServer {
     TokenizerConfig tokens;
   };
   static Parts books() {
-    const std::string dir = CARPOOL_SOURCE_DIR "/models/books-qwen3";
+    const std::string dir = source_dir() + "/models/books-qwen3";
     LoadOptions load;
     load.threads = 1;
     return {std::make_unique<Model>(Model::load(dir, load)), Tokenizer::load(dir + "/tokenizer.json"),

@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/source_dir_test_util.h"
 #include "tensor/format.h"
 
 namespace carpool {
 namespace {
 
-const std::string kFolder = std::string(CARPOOL_SOURCE_DIR) + "/tests/golden/formats/";
+const std::string kFolder = source_dir() + "/tests/golden/formats/";
 
 std::vector<uint8_t> from_hex(std::string_view text) {
   std::vector<uint8_t> out;

@@ -9,12 +9,13 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/source_dir_test_util.h"
 #include "text/utf8.h"
 
 namespace carpool {
 namespace {
 
-const std::string kSource = CARPOOL_SOURCE_DIR;
+const std::string kSource = source_dir();
 
 json::value load_golden() {
   return parse_json(read_text_file(kSource + "/tests/golden/tokenizer/chat_templates.json"), "chat_templates.json");

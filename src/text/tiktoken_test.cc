@@ -4,13 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include "base/source_dir_test_util.h"
 #include "text/rank_merges.h"
 #include "text/tokenizer_files.h"
 
 namespace carpool {
 namespace {
 
-const std::string kFolder = std::string(CARPOOL_SOURCE_DIR) + "/tests/golden/tokenizer/kimi";
+const std::string kFolder = source_dir() + "/tests/golden/tokenizer/kimi";
 const std::string kConfig = R"({"tokenizer_class":"TikTokenTokenizer"})";
 
 std::string refusal(const std::string& ranks, const std::string& config, ErrorKind kind = ErrorKind::kMalformed) {
@@ -67,7 +68,7 @@ TEST(Tiktoken, WrittenAsTokenizerJsonItHasMergesAndTheSameIds) {
   const std::string text = read_tokenizer_json(kFolder);
   EXPECT_EQ(text.find("\"ranks\""), std::string::npos);
   const Tokenizer back = Tokenizer::parse(text, "back"), original = load_tokenizer(kFolder);
-  const std::string hard = std::string(CARPOOL_SOURCE_DIR) + "/tests/golden/tokenizer/hard_text.json";
+  const std::string hard = source_dir() + "/tests/golden/tokenizer/hard_text.json";
   const json::value golden = parse_json(read_text_file(hard), hard);
   for (const json::value& item : golden.at("cases").as_array()) {
     const std::string_view c = item.as_string();

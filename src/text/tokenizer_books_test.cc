@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "base/json.h"
+#include "base/source_dir_test_util.h"
 #include "text/tokenizer_files.h"
 #include "text/tokenizer_gguf.h"
 
@@ -26,7 +27,7 @@ Tokenizer load_any(const std::string& path) {
 }
 
 TEST(TokenizerBooks, IdsOfRealBooksEqualThoseOfTheReference) {
-  const std::string source(CARPOOL_SOURCE_DIR);
+  const std::string source = source_dir();
   const std::string books = environment_or("CARPOOL_TOKENIZER_TEXTS", source + "/../shared/data/books") + "/";
   const std::string tokenizer_path = environment_or("CARPOOL_TOKENIZER", source + "/models/books-qwen3/tokenizer.json");
   const std::string ids_path = environment_or("CARPOOL_TOKENIZER_IDS", "");

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "base/source_dir_test_util.h"
 #include "io/test_files.h"
 #include "io/test_gguf.h"
 #include "text/byte_alphabet.h"
@@ -14,7 +15,7 @@ namespace {
 
 using namespace test;
 
-const std::string kSource = CARPOOL_SOURCE_DIR;
+const std::string kSource = source_dir();
 
 std::vector<std::string> hard_cases() {
   const std::string path = kSource + "/tests/golden/tokenizer/hard_text.json";

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "base/json.h"
+#include "base/source_dir_test_util.h"
 #include "text/split_regex.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_config.h"
@@ -13,7 +14,7 @@ namespace carpool {
 namespace {
 
 std::string small_file(const std::string& name = "digits") {
-  return read_text_file(std::string(CARPOOL_SOURCE_DIR) + "/tests/golden/tokenizer/" + name + ".json");
+  return read_text_file(source_dir() + "/tests/golden/tokenizer/" + name + ".json");
 }
 
 // What is wrong with `text` according to the loader; empty when it loads.

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "base/json.h"
+#include "base/source_dir_test_util.h"
 #include "text/stream_decoder.h"
 #include "text/tokenizer_files.h"
 #include "text/utf8.h"
@@ -17,7 +18,7 @@
 namespace carpool {
 namespace {
 
-const std::string kGolden = std::string(CARPOOL_SOURCE_DIR) + "/tests/golden/tokenizer/";
+const std::string kGolden = source_dir() + "/tests/golden/tokenizer/";
 
 std::string hash_line(const std::vector<int>& ids) {
   uint64_t h = 0xCBF29CE484222325ull;

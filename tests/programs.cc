@@ -1,0 +1,8 @@
+#include "programs.h"
+
+namespace carpool::end_to_end {
+
+std::string carpool_binary() { return CARPOOL_BINARY; }
+std::string soak_binary() { return CARPOOL_SOAK; }
+
+}  // namespace carpool::end_to_end
