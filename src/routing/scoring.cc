@@ -5,12 +5,11 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
-#include <cstdint>
 #include <limits>
 
 #include "base/error.h"
+#include "routing/exponentials.h"
 #include "routing/rank.h"
 
 namespace carpool {
@@ -20,61 +19,30 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 [[noreturn]] void bad(const std::string& sentence) { throw Error(ErrorKind::kMalformed, sentence); }
 
-// exp(x) to about one unit in the last place of a double; garbage for |x| > 700. Without branches or calls, so that
-// compilers make vectors of it: 2^n as bits, times the Taylor polynomial of the rest, which is at most ln(2)/2.
-// Exponentials and their sums are taken in double and rounded once: the float32 result is then the same whatever
-// library computed it and in whatever order it was summed, but for one value in some 2^28.
-inline double exponential(double x) {
-  constexpr double kLog2E = 0x1.71547652b82fep+0, kShift = 0x1.8p52;
-  constexpr double kLn2High = 0x1.62e42feep-1, kLn2Low = 0x1.a39ef35793c76p-33;  // n * kLn2High is exact
-  const double shifted = x * kLog2E + kShift;                                    // its last bits are n
-  const double n = shifted - kShift;
-  const double rest = (x - n * kLn2High) - n * kLn2Low;
-  double p = 1.0 / 6227020800;
-  p = p * rest + 1.0 / 479001600;
-  p = p * rest + 1.0 / 39916800;
-  p = p * rest + 1.0 / 3628800;
-  p = p * rest + 1.0 / 362880;
-  p = p * rest + 1.0 / 40320;
-  p = p * rest + 1.0 / 5040;
-  p = p * rest + 1.0 / 720;
-  p = p * rest + 1.0 / 120;
-  p = p * rest + 1.0 / 24;
-  p = p * rest + 1.0 / 6;
-  p = p * rest + 1.0 / 2;
-  p = p * rest + 1.0 / 1;
-  p = p * rest + 1.0 / 1;
-  return p * std::bit_cast<double>((std::bit_cast<uint64_t>(shifted) + 1023) << 52);
+// The greatest logit; -inf when none is above that. NaN fails every comparison.
+float greatest(std::span<const float> logits) {
+  std::array<float, 8> strands;  // one alone would wait for each comparison
+  strands.fill(-kInf);
+  for (size_t e = 0; e < logits.size(); ++e) {
+    float& top = strands[e % strands.size()];
+    top = logits[e] > top ? logits[e] : top;
+  }
+  return *std::max_element(strands.begin(), strands.end());
 }
-
-constexpr float kVanishes = 128;  // exp(-128) is 0 in float32
 
 // Softmax over the choosable logits of one row; the rest gets 0.
-void softmax(std::span<const float> logits, std::span<float> mix) {
-  float top = -kInf;
-  for (float x : logits) top = x > top ? x : top;
-  for (size_t e = 0; e < logits.size(); ++e) mix[e] = static_cast<float>(exponential(double{logits[e] - top}));
-  double total = 0;
-  for (size_t e = 0; e < logits.size(); ++e) {
-    const float x = logits[e];
-    // With a +inf on top the rest has no mass; NaN fails every comparison.
-    if (top == kInf) mix[e] = x == kInf ? 1.0f : 0.0f;
-    if (!(x - top > -kVanishes) && top < kInf) mix[e] = 0.0f;
-    total += double{mix[e]};
+void softmax(const ExponentialSet& exponentials, std::span<const float> logits, std::span<float> mix) {
+  const float top = greatest(logits);
+  float sum = 0;
+  if (top == kInf) {  // the rest has no mass beside it
+    for (size_t e = 0; e < logits.size(); ++e) sum += mix[e] = logits[e] == kInf ? 1.0f : 0.0f;
+  } else if (top == -kInf) {
+    std::fill(mix.begin(), mix.end(), 0.0f);
+  } else {
+    sum = exponentials.softmax_terms(logits, top, mix);
   }
-  const auto sum = static_cast<float>(total);
   if (sum > 0) {
     for (float& m : mix) m /= sum;
-  }
-}
-
-// In double a sigmoid keeps its digits down to the smallest float32 number.
-void sigmoid(std::span<const float> logits, std::span<float> mix) {
-  for (size_t e = 0; e < logits.size(); ++e) {
-    mix[e] = static_cast<float>(1 / (1 + exponential(-double{logits[e]})));
-  }
-  for (size_t e = 0; e < logits.size(); ++e) {
-    if (!(std::abs(logits[e]) < kVanishes)) mix[e] = logits[e] > 0 ? 1.0f : 0.0f;  // NaN: 0
   }
 }
 
@@ -113,23 +81,27 @@ void limit_groups(const Scoring& scoring, std::span<float> rank) {
   }
 }
 
-void score_row(const Scoring& scoring, std::span<const float> logits, std::span<float> rank, std::span<float> mix) {
+void score_row(const Scoring& scoring, const ExponentialSet& exponentials, std::span<const float> logits,
+               std::span<float> rank, std::span<float> mix) {
   const bool has_bias = !scoring.selection_bias.empty();
   if (scoring.kind == Scoring::Kind::kSigmoid) {
-    sigmoid(logits, mix);
+    exponentials.sigmoid(logits, mix);
   } else {
-    softmax(logits, mix);
+    softmax(exponentials, logits, mix);
   }
   const std::span<const float> selection = scoring.kind == Scoring::Kind::kSoftmaxTopk ? logits : mix;
   const float* bias = has_bias ? scoring.selection_bias.data() : nullptr;
   for (size_t e = 0; e < logits.size(); ++e) rank[e] = bias ? selection[e] + bias[e] : selection[e];
   for (size_t e = 0; e < logits.size(); ++e) {
-    const bool usable = choosable(logits[e]) && choosable(rank[e]);
+    const bool usable = choosable(logits[e]) & choosable(rank[e]);  // without a branch, for vectors
     rank[e] = usable ? rank[e] : -kInf;
   }
   if (scoring.topk_group < scoring.n_group) limit_groups(scoring, rank);
   if (scoring.kind == Scoring::Kind::kSoftmax && !has_bias) {
-    for (size_t e = 0; e < logits.size(); ++e) rank[e] = choosable(rank[e]) ? logits[e] : -kInf;
+    for (size_t e = 0; e < logits.size(); ++e) {
+      const float logit = logits[e];
+      rank[e] = choosable(rank[e]) ? logit : -kInf;
+    }
   }
 }
 
@@ -194,8 +166,9 @@ void score(const Scoring& scoring, int n_experts, std::span<const float> logits,
            std::span<float> mix) {
   const auto width = static_cast<size_t>(n_experts);
   CARPOOL_CHECK(width > 0 && logits.size() % width == 0 && rank.size() == logits.size() && mix.size() == logits.size());
+  const ExponentialSet& exponentials = exponential_sets().back();
   for (size_t at = 0; at < logits.size(); at += width) {
-    score_row(scoring, logits.subspan(at, width), rank.subspan(at, width), mix.subspan(at, width));
+    score_row(scoring, exponentials, logits.subspan(at, width), rank.subspan(at, width), mix.subspan(at, width));
   }
 }
 

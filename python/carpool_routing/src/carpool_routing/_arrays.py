@@ -20,6 +20,9 @@ class View(NamedTuple):
     keep: Any  # what owns the memory
 
 
+NOTHING = View(0, "", (), 0, False, None)  # an argument that is left out: a null pointer
+
+
 class _Device(ctypes.Structure):
     _fields_ = [("kind", ctypes.c_int32), ("index", ctypes.c_int32)]
 
@@ -47,16 +50,24 @@ def is_torch(array: Any) -> bool:
 _NAMES = {np.dtype(name): name for name in ("float32", "float16", "int32", "uint8")}  # dtype.name takes a microsecond
 
 
+_byte_at, _address_of = ctypes.c_char.from_buffer, ctypes.addressof
+
+
 def _of_numpy(array: np.ndarray, name: str) -> View:
-    shape, size = array.shape, array.itemsize
+    shape = array.shape
+    dtype = _NAMES.get(array.dtype) or array.dtype.name
+    try:  # takes a fifth of the time, of arrays that can be written, lie row after row and are not empty
+        return View(_address_of(_byte_at(array)), dtype, shape, shape[-1] if len(shape) == 2 else 0, True, array)
+    except (TypeError, ValueError, BufferError):
+        pass
     address, read_only = array.__array_interface__["data"]
     if array.flags.c_contiguous:
         stride = shape[-1] if len(shape) == 2 else 0
-    elif any(step % size for step in array.strides):
+    elif any(step % array.itemsize for step in array.strides):
         raise ValueError(f"{name}: its elements do not lie at multiples of their size")
     else:
-        stride = _row_stride(name, shape, [step // size for step in array.strides])
-    return View(address, _NAMES.get(array.dtype) or array.dtype.name, shape, stride, not read_only, array)
+        stride = _row_stride(name, shape, [step // array.itemsize for step in array.strides])
+    return View(address, dtype, shape, stride, not read_only, array)
 
 
 def _row_stride(name: str, shape: Sequence[int], strides: Sequence[int]) -> int:
@@ -89,6 +100,15 @@ def _of_dlpack(array: Any, name: str) -> View:
     return View((tensor.data or 0) + tensor.byte_offset, dtype, shape, stride, True, capsule)
 
 
+def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    if len(shape) != len(wanted):
+        return False
+    for n, want in zip(shape, wanted):
+        if want is not None and n != want:
+            return False
+    return True
+
+
 def view(array: Any, name: str, dtypes: tuple[str, ...], shape: tuple[int | None, ...]) -> View:
     """The memory of `array`, whose type must be one of `dtypes` and whose shape must match (None: any size).
 
@@ -104,10 +124,7 @@ def view(array: Any, name: str, dtypes: tuple[str, ...], shape: tuple[int | None
         raise TypeError(f"{name} is a {type(array).__name__}, not a numpy array, torch tensor or DLPack object")
     if v.dtype not in dtypes:
         raise TypeError(f"{name} is {v.dtype}, it must be {' or '.join(dtypes)}")
-    fits = len(v.shape) == len(shape)
-    for n, want in zip(v.shape, shape):
-        fits = fits and (want is None or n == want)
-    if not fits:
+    if not _fits(v.shape, shape):
         wanted = ", ".join("any" if n is None else str(n) for n in shape)
         raise ValueError(f"{name} has the shape {list(v.shape)}, it must be [{wanted}]")
     return v

@@ -99,19 +99,14 @@ class Router:
         if not (ids.writable and weights.writable):
             raise ValueError("out is read-only")
         reasons: np.ndarray = np.empty(T, np.uint8)
-        views = [rows, ids, weights]
-
-        def address(array: Any, name: str, dtype: str, n: int) -> int:
-            if array is None:
-                return 0
-            views.append(_arrays.view(array, name, (dtype,), (n,)))  # kept alive until the call is over
-            return views[-1].address
-
+        # Views stay in variables until the call is over: they keep what they show alive.
+        b = _arrays.NOTHING if bias is None else _arrays.view(bias, "bias", ("float32",), (self.model.n_experts,))
+        flags = _arrays.NOTHING if row_flags is None else _arrays.view(row_flags, "row_flags", ("uint8",), (T,))
+        groups = _arrays.NOTHING if row_groups is None else _arrays.view(row_groups, "row_groups", ("int32",), (T,))
         batch = _library.BATCH.pack(
-            _library.BATCH.size, T, _LOGITS.index(rows.dtype), rows.address, rows.stride,
-            address(bias, "bias", "float32", self.model.n_experts), address(row_flags, "row_flags", "uint8", T),
-            address(row_groups, "row_groups", "int32", T), ids.address, weights.address, ids.stride, weights.stride,
-            ids.shape[1], in_place, layer, reasons.__array_interface__["data"][0])
+            _library.BATCH.size, T, _LOGITS.index(rows.dtype), rows.address, rows.stride, b.address, flags.address,
+            groups.address, ids.address, weights.address, ids.stride, weights.stride, ids.shape[1], in_place, layer,
+            _arrays.view(reasons, "reasons", ("uint8",), (T,)).address)
         if lib.carpool_routing_route(self._handle, batch, None):
             error = _library.Error()  # a refused call wrote nothing, so it can be made again for its sentence
             lib.carpool_routing_route(self._handle, batch, ctypes.byref(error))
