@@ -89,7 +89,7 @@ typedef struct carpool_routing_batch {
   size_t size;               /* sizeof(carpool_routing_batch), set by carpool_routing_batch_init */
   int32_t rows;              /* T */
   int32_t logits_type;       /* carpool_routing_type */
-  const void* logits;        /* [T, E] router logits, converted exactly */
+  const void* logits;        /* [T, E] router logits, converted exactly; pointers lie at multiples of their type */
   int64_t logits_stride;     /* elements from row to row; 0: E */
   const float* bias;         /* [E], added for ranking only, or NULL */
   const uint8_t* row_flags;  /* [T] or NULL: all decode */

@@ -248,6 +248,17 @@ TEST(CApi, ABadBatchIsRefusedInOneSentenceAndNothingIsWritten) {
   expect_refused(kBad, "logits is NULL", [](Batch& b, auto&&...) { b.logits = nullptr; });
   expect_refused(kBad, "ids is NULL", [](Batch& b, auto&&...) { b.ids = nullptr; });
   expect_refused(kBad, "weights is NULL", [](Batch& b, auto&&...) { b.weights = nullptr; });
+  const auto shifted = [](auto* pointer) { return reinterpret_cast<decltype(pointer)>(uintptr_t(pointer) + 1); };
+  expect_refused(kBad, "logits does not lie at a multiple of 4",
+                 [&](Batch& b, auto&&...) { b.logits = shifted(b.logits); });
+  expect_refused(kBad, "logits does not lie at a multiple of 2", [&](Batch& b, auto&&...) {
+    b.logits_type = CARPOOL_ROUTING_F16;
+    b.logits = shifted(b.logits);
+  });
+  expect_refused(kBad, "ids does not lie", [&](Batch& b, auto&&...) { b.ids = shifted(b.ids); });
+  expect_refused(kBad, "weights does not lie", [&](Batch& b, auto&&...) { b.weights = shifted(b.weights); });
+  expect_refused(kBad, "bias does not lie", [&](Batch& b, auto&&...) { b.bias = shifted(b.bias); });
+  expect_refused(kBad, "row_groups does not lie", [&](Batch& b, auto&&...) { b.row_groups = shifted(b.ids); });
   expect_refused(kBad, "5 columns are too few", [](Batch& b, auto&&...) { b.columns = 5; });
   expect_refused(kBad, "logits_stride 7", [](Batch& b, auto&&...) { b.logits_stride = 7; });
   expect_refused(kBad, "stride of 5", [](Batch& b, auto&&...) { b.ids_stride = 5; });
@@ -290,6 +301,22 @@ TEST(CApi, AHandleThatCannotWorkIsNotMade) {
   EXPECT_EQ(carpool_routing_create("topk", &good, nullptr, nullptr), CARPOOL_ROUTING_BAD_ARGUMENT);
   EXPECT_EQ(carpool_routing_route(nullptr, nullptr, nullptr), CARPOOL_ROUTING_BAD_ARGUMENT);
   carpool_routing_destroy(nullptr);
+}
+
+TEST(CApi, MoreSlotsThanFitAreRefusedBeforeAnythingIsRead) {
+  const Handle routing = create("topk", simple_model(1024, 128));
+  float logits[1] = {}, weights[1] = {};
+  int32_t ids[1] = {};
+  carpool_routing_batch b;
+  carpool_routing_batch_init(&b, sizeof b);
+  b.rows = 1 << 24;
+  b.logits = logits;
+  b.ids = ids;
+  b.weights = weights;
+  b.columns = 128;
+  carpool_routing_error error;
+  EXPECT_EQ(carpool_routing_route(routing.get(), &b, &error), CARPOOL_ROUTING_BAD_ARGUMENT);
+  EXPECT_STREQ(error.text, "16777216 rows of 128 experts are more than 1073741824 slots");
 }
 
 TEST(CApi, AHandleTellsWhatItIs) {

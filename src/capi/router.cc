@@ -15,6 +15,7 @@ namespace carpool::capi {
 namespace {
 
 constexpr int kMostExperts = 1 << 20, kMostRows = 1 << 24, kMostShared = 1024;
+constexpr int64_t kMostSlots = 1 << 30;  // (row, expert) pairs of a batch, which Selection counts in an int
 
 [[noreturn]] void bad(const std::string& sentence) { throw Error(ErrorKind::kMalformed, sentence); }
 
@@ -58,6 +59,13 @@ int most_per_row(const std::string& spec, int top_k) {
 void check_bias(const float* bias, int n_experts) {
   for (int e = 0; bias && e < n_experts; ++e) {
     if (!std::isfinite(bias[e])) bad(fmt::format("the bias of expert {} is not finite", e));
+  }
+}
+
+void check_pointer(bool required, const void* pointer, uintptr_t alignment, const char* name) {
+  if (required && !pointer) bad(fmt::format("{} is NULL", name));
+  if (reinterpret_cast<uintptr_t>(pointer) % alignment != 0) {
+    bad(fmt::format("{} does not lie at a multiple of {} bytes", name, alignment));
   }
 }
 
@@ -115,12 +123,17 @@ void Router::check(const carpool_routing_batch& b) const {
   if (b.logits_type < CARPOOL_ROUTING_F32 || b.logits_type > CARPOOL_ROUTING_F16) {
     bad(fmt::format("logits_type {} is none of 0 (f32), 1 (bf16), 2 (f16)", b.logits_type));
   }
-  if (b.rows > 0 && !b.logits) bad("logits is NULL");
-  if (b.rows > 0 && !b.ids) bad("ids is NULL");
-  if (b.rows > 0 && !b.weights) bad("weights is NULL");
+  check_pointer(b.rows > 0, b.logits, b.logits_type == CARPOOL_ROUTING_F32 ? 4 : 2, "logits");
+  check_pointer(b.rows > 0, b.ids, 4, "ids");
+  check_pointer(b.rows > 0, b.weights, 4, "weights");
+  check_pointer(false, b.bias, 4, "bias");
+  check_pointer(false, b.row_groups, 4, "row_groups");
   if (b.columns < columns()) {
     bad(fmt::format("{} columns are too few: {} with {} experts per token and {} shared need {}", b.columns, spec_,
                     top_k_, n_shared_, columns()));
+  }
+  if (int64_t{b.rows} * routed_columns_ > kMostSlots) {
+    bad(fmt::format("{} rows of {} experts are more than {} slots", b.rows, routed_columns_, kMostSlots));
   }
   if (b.logits_stride != 0 && b.logits_stride < n_experts_) {
     bad(fmt::format("logits_stride {} is less than the {} experts of a row", b.logits_stride, n_experts_));

@@ -53,6 +53,9 @@ def test_inputs_may_be_views(torch):
 @pytest.mark.parametrize("change, kind, text", [
     (dict(logits=[[1.0] * 16]), TypeError, "logits is a list"),
     (dict(logits=logits().astype(np.float64)), TypeError, "logits is float64, it must be float32 or bfloat16 or float16"),
+    (dict(logits=logits().astype(">f4")), TypeError, "logits is float32 with its bytes in the other order"),
+    (dict(logits=np.frombuffer(bytes(6 * 64 + 1), np.uint8)[1:].view(np.float32).reshape(6, 16)), RoutingError,
+     "logits does not lie at a multiple of 4 bytes"),
     (dict(logits=logits()[0]), ValueError, "logits has the shape [16], it must be [any, 16]"),
     (dict(logits=logits(experts=15)), ValueError, "logits has the shape [6, 15]"),
     (dict(logits=np.asfortranarray(logits())), ValueError, "side by side"),

@@ -2,6 +2,7 @@
 import asyncio
 import json
 import logging
+import sys
 
 import numpy as np
 import pytest
@@ -249,11 +250,31 @@ def test_an_older_sglang_is_refused(monkeypatch, caplog, tmp_path):
     assert "SGLang is older than 2026-02-23" in caplog.text
 
 
+@pytest.mark.parametrize("name", [plugin.TOPK, plugin.RUNNER])
+def test_an_sglang_that_moved_its_modules_is_refused(monkeypatch, caplog, tmp_path, name):
+    monkeypatch.setenv("CARPOOL_STATE_DIR", str(tmp_path))
+    stub.install_stub(monkeypatch)
+    monkeypatch.setitem(sys.modules, name, None)  # importing it raises ModuleNotFoundError
+    with caplog.at_level(logging.ERROR):
+        plugin.install(Settings(POLICY))
+    assert f"NOT RE-ROUTING (sglang, {POLICY}): {name} cannot be imported" in caplog.text
+
+
 def test_a_policy_that_does_not_fit_is_said(server, caplog):
     runner, _, _ = server(settings=Settings("oea:k0=9"))
     with caplog.at_level(logging.ERROR):
         runner.forward(decode([1, 2, 3]))
     assert "k0 9 is more than the model's 8 experts per token" in caplog.text
+
+
+def test_a_policy_with_more_columns_than_the_engine_has_is_said(server, caplog):
+    """Nor does it end the server in its first step."""
+    with caplog.at_level(logging.ERROR):
+        runner, _, _ = server(settings=Settings("oea:k0=3,k_max=12"))
+        out = runner.forward(decode([1, 2, 3]))
+    assert torch.equal(out[0], stub.plain_choice(table()[torch.tensor([1, 2, 3])], glm5())[1])
+    assert caplog.text.count("oea:k0=3,k_max=12 needs 13 columns where the engine's rows have 9") == 1
+    assert counted()["calls"] == 0
 
 
 # ---- Over the server's port

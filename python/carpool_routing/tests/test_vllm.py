@@ -1,5 +1,6 @@
 """The plug-in in a worker with vLLM's interfaces (stub_vllm.py)."""
 import logging
+import sys
 import types
 
 import numpy as np
@@ -145,6 +146,15 @@ def test_a_kernel_that_routes_inside_itself_is_said_once(worker, caplog):
         w.execute(TOKENS)
         w.execute(TOKENS)
     assert caplog.text.count("passed no layer through the router's select_experts") == 1
+
+
+@pytest.mark.parametrize("name", [plugin.CONTEXT, plugin.RUNNER, plugin.ROUTER + "grouped_topk_router"])
+def test_a_vllm_that_moved_its_modules_is_refused(monkeypatch, caplog, name):
+    stub.install_stub(monkeypatch)
+    monkeypatch.setitem(sys.modules, name, None)  # importing it raises ModuleNotFoundError
+    with caplog.at_level(logging.ERROR):
+        plugin.install(Settings(POLICY))
+    assert "NOT RE-ROUTING (vllm, oea:k0=3)" in caplog.text and name.removesuffix(".grouped_topk_router") in caplog.text
 
 
 def test_another_vllm_is_refused(monkeypatch, caplog):

@@ -50,12 +50,17 @@ def is_torch(array: Any) -> bool:
 _NAMES = {np.dtype(name): name for name in ("float32", "float16", "int32", "uint8")}  # dtype.name takes a microsecond
 
 
+def _unusual(dtype: Any) -> str:
+    """The name of a type without one in _NAMES; numpy's own says nothing of the order of bytes."""
+    return dtype.name if dtype.isnative else f"{dtype.name} with its bytes in the other order"
+
+
 _byte_at, _address_of = ctypes.c_char.from_buffer, ctypes.addressof
 
 
 def _of_numpy(array: np.ndarray, name: str) -> View:
     shape = array.shape
-    dtype = _NAMES.get(array.dtype) or array.dtype.name
+    dtype = _NAMES.get(array.dtype) or _unusual(array.dtype)
     try:  # takes a fifth of the time, of arrays that can be written, lie row after row and are not empty
         return View(_address_of(_byte_at(array)), dtype, shape, shape[-1] if len(shape) == 2 else 0, True, array)
     except (TypeError, ValueError, BufferError):
@@ -97,6 +102,8 @@ def _of_dlpack(array: Any, name: str) -> View:
     stride = (shape[-1] if len(shape) == 2 else 0) if dense else _row_stride(name, shape, tensor.strides[: len(shape)])
     kind = _CODES.get(tensor.dtype.code, "unknown")
     dtype = kind if kind == "bool" else f"{kind}{tensor.dtype.bits}"
+    if tensor.dtype.lanes != 1:
+        dtype += f" in vectors of {tensor.dtype.lanes}"
     return View((tensor.data or 0) + tensor.byte_offset, dtype, shape, stride, True, capsule)
 
 

@@ -7,6 +7,7 @@ announced stays plain instead of being re-routed by chance. Nothing here waits f
 """
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -34,6 +35,14 @@ def state_directory() -> pathlib.Path:
     if STATE not in os.environ:
         os.environ[STATE] = tempfile.mkdtemp(prefix="carpool-")
     return pathlib.Path(os.environ[STATE])
+
+
+def find_module(name: str) -> Any:
+    """The engine's module, or the ImportError: a server must start, and say why, also when it lacks what is needed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        return error
 
 
 def capturing(device: torch.device) -> bool:
@@ -136,6 +145,10 @@ class Host:
             return ids, weights
         router = self._router(model)
         if router is None or T == 0 or T > _MOST_ROWS:
+            return ids, weights
+        if ids.shape[1] < router.columns:
+            self.refuse(f"{router.spec} needs {router.columns} columns where the engine's rows have {ids.shape[1]}: k_max "
+                        "cannot be more than the model's experts per token here")
             return ids, weights
         flags = self._flags[:T]
         if real_rows is not None:

@@ -20,7 +20,7 @@ import torch
 
 from ..model import Model
 from ..router import DECODE, PAD
-from .host import Host, state_directory
+from .host import Host, find_module, state_directory
 from .settings import Settings, from_environment
 
 log = logging.getLogger("carpool_routing")
@@ -48,8 +48,7 @@ def install_from_environment() -> None:
 
 
 def install(settings: Settings) -> None:
-    topk: Any = importlib.import_module(TOPK)
-    runner: Any = importlib.import_module(RUNNER)
+    topk, runner = find_module(TOPK), find_module(RUNNER)
     why = _unfit(topk, runner)
     if why:
         log.error("carpool: NOT RE-ROUTING (sglang, %s): %s", settings.policy, why)
@@ -67,6 +66,9 @@ def install(settings: Settings) -> None:
 
 def _unfit(topk: Any, runner: Any) -> Optional[str]:
     """What this SGLang lacks, or None."""
+    for name, module in ((TOPK, topk), (RUNNER, runner)):
+        if isinstance(module, ImportError):
+            return f"{name} cannot be imported ({module}): SGLang has changed"
     post = getattr(topk, "_post_process_topk_ids", None)
     if post is None:
         return f"{TOPK} has no _post_process_topk_ids: SGLang is older than 2026-02-23, or has changed"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import inspect
 import logging
 from typing import Any, Optional
@@ -19,7 +18,7 @@ import torch
 
 from ..model import Model
 from ..router import DECODE, PAD, PREFILL
-from .host import Host, state_directory
+from .host import Host, find_module, state_directory
 from .settings import Settings, from_environment
 
 log = logging.getLogger("carpool_routing")
@@ -46,11 +45,13 @@ def install_from_environment() -> None:
 
 
 def install(settings: Settings) -> None:
-    context: Any = importlib.import_module(CONTEXT)
-    runner: Any = importlib.import_module(RUNNER)
-    routers: list[Any] = [getattr(importlib.import_module(ROUTER + module), name, None) for module, name in ROUTERS.items()]
+    context, runner = find_module(CONTEXT), find_module(RUNNER)
+    routers: list[Any] = [getattr(find_module(ROUTER + module), name, None) for module, name in ROUTERS.items()]
+    missing = next((m for m in (context, runner) if isinstance(m, ImportError)), None)
     why = None
-    if not all(hasattr(router, "_compute_routing") for router in routers):
+    if missing:
+        why = f"a module that the plug-in needs cannot be imported ({missing}): vLLM has changed"
+    elif not all(hasattr(router, "_compute_routing") for router in routers):
         why = f"the routers of {ROUTER[:-1]} have no _compute_routing: vLLM is older than 2026, or has changed"
     elif not (hasattr(context, "create_forward_context") and hasattr(context, "override_forward_context")):
         why = f"{CONTEXT} has no create_forward_context or no override_forward_context: vLLM has changed"
