@@ -105,6 +105,21 @@ TEST(Engine, ARequestsTokensAreTheSameAloneAndAmongNeighboursThatComeAndGo) {
   }
 }
 
+// Of every family: the text of a request does not know who else is served.
+TEST(KnownProblemT10, GreedyTokensAreTheSameAloneAndInABatchForEveryFamily) {
+  for (const std::string& name : golden::all_cases()) {
+    Model model = golden::load(name);
+    Request request = request_of(some_prompt(77, 20, model.config().vocab), 32);
+    request.ignore_eos = true;
+    const std::vector<int> expected = alone(model, request);
+    ASSERT_EQ(expected.size(), 32u) << name;
+    EXPECT_EQ(alone(model, request), expected) << name << ", again";
+    for (const int n : {1, 7, 31}) {
+      EXPECT_EQ(in_company(model, request, n, {32, 16, 0}), expected) << name << " among " << n;
+    }
+  }
+}
+
 TEST(Engine, GreedyTokensAreThoseOfTransformersForAllPromptsInOneBatch) {
   for (const std::string& name : golden::all_cases()) {
     Model model = golden::load(name);

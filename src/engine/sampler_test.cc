@@ -31,6 +31,34 @@ TEST(Sampler, GreedyTakesTheHighestLogitAndTheLowestIdOnTies) {
   EXPECT_EQ(sampler.pick(std::vector<float>{2, 5, 5}, top1, 3), 1);
 }
 
+// Several tokens tie for the best: one of them is taken, always the same, also where top_k = 1 is the only cut.
+TEST(KnownProblemT9, TiesGiveOneTokenAndItIsTheLowestId) {
+  std::vector<float> logits(1200, -3.0f);
+  for (const size_t id : {41, 17, 900, 1199}) logits[id] = 2.5f;
+  Sampler sampler;
+  for (const float temperature : {0.0f, 1e-9f, 0.3f, 1.0f, 50.0f}) {
+    for (uint64_t seed = 0; seed < 300; ++seed) {
+      Request request;
+      request.sampling.temperature = temperature;
+      request.sampling.top_k = temperature < 1e-5f ? 0 : 1;
+      request.sampling.seed = seed;
+      request.logprobs = 3;
+      ASSERT_EQ(sampler.pick(logits, request.sampling, 0), 17) << temperature << " seed " << seed;
+      const Draw draw = sampler.sample(logits, request, std::vector<int>{5}, {});
+      ASSERT_EQ(draw.token, 17) << temperature << " seed " << seed;
+      ASSERT_EQ(draw.logprobs->chosen.token, 17);
+      ASSERT_EQ(draw.logprobs->top.size(), 3u);
+      for (const auto& [place, id] : {std::pair{0, 17}, {1, 41}, {2, 900}}) {
+        ASSERT_EQ(draw.logprobs->top[static_cast<size_t>(place)].token, id);
+      }
+    }
+  }
+  // A cut through a tie keeps as many as it says, the lowest.
+  const auto kept = histogram(logits, {1.0f, 2, 1.0f, 0.0f, 7}, 2000);
+  EXPECT_EQ(kept.size(), 2u);
+  EXPECT_TRUE(kept.contains(17) && kept.contains(41));
+}
+
 TEST(Sampler, NonFiniteLogitsAreReportedAndNeverSampled) {
   Sampler sampler;
   const SamplingParams hot{1.0f, 0, 1.0f, 0.0f, 0};

@@ -128,7 +128,7 @@ TEST_F(GoldenCheckpoint, T12TheScaleOfTheWholeMatrixIsInTheValues) {
     const StoredMatrix m = matrix(module);
     EXPECT_NE(m.view.scale, 1.0f) << module;
     const std::vector<float> got = decoded(m.view), want = expected(module);
-    for (size_t i = 0; i < got.size(); ++i) ASSERT_LE(ulps(got[i], want[i]), 2.0) << module << " " << i;
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_LE(ulps(got[i], want[i]), 1.0) << module << " " << i;
   }
 }
 

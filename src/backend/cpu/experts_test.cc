@@ -328,6 +328,38 @@ TEST_P(Experts, PaddingRowsChangeNoOtherRow) {
   EXPECT_EQ(padded.at(3, 0), 0.0f);
 }
 
+// Known problem T6: rows with fewer slots than others, down to none, between full ones. What is not there is not read:
+// other rows keep their bits, and rows without slots are zeros and not what was there before.
+TEST_P(Experts, T6RowsWithFewerSlotsOrNoneReadNothingElse) {
+  const Layer layer(Format::kBF16);
+  const Choice choice = {{}, {5, 0, 2}, {}, {3}, {1, 2, 4}, {}};
+  const std::vector<float> weights = {0.2f, 0.5f, 0.3f, 1.0f, 0.25f, 0.25f, 0.5f};
+  Rows x(6, kWidth, 61), out(6, kWidth, 62), alone(6, kWidth, 63);
+  for (float& v : out.data) v = 1e30f;
+  run(*ops_, layer, x.matrix(), choice, weights, out.matrix());
+  run(*ops_, layer, x.slice(1, 1), {choice[1]}, {0.2f, 0.5f, 0.3f}, alone.slice(1, 1));
+  run(*ops_, layer, x.slice(3, 1), {choice[3]}, {1.0f}, alone.slice(3, 1));
+  run(*ops_, layer, x.slice(4, 1), {choice[4]}, {0.25f, 0.25f, 0.5f}, alone.slice(4, 1));
+  for (const int t : {1, 3, 4}) EXPECT_TRUE(same_bits(out.row(t), alone.row(t), kWidth)) << t;
+  for (const int t : {0, 2, 5}) {
+    for (int d = 0; d < kWidth; ++d) EXPECT_EQ(out.at(t, d), 0.0f) << t;
+  }
+}
+
+// A number that is no expert is our own mistake, and is found before a weight is read.
+TEST(KnownProblemT6, NumbersThatAreNoExpertAreFoundBeforeAWeightIsRead) {
+  const Layer layer(Format::kBF16);
+  const auto ops = make_cpu_ops(1, "auto");
+  Rows x(1, kWidth, 64), out(1, kWidth, 65);
+  const std::vector<float> weights = {1.0f};
+  const auto run_one = [&](int expert) {
+    ops->experts(x.matrix(), layer.experts(), select({{expert}}), weights, out.matrix());
+  };
+  run_one(kE - 1);
+  EXPECT_DEATH(run_one(-1), "expert >= 0");
+  EXPECT_DEATH(run_one(kE), "expert < experts");
+}
+
 TEST_P(Experts, TheDenseBlockIsOneExpertOfAllRows) {
   const Layer layer(Format::kBF16);
   for (const int rows : {1, 6, 40}) {
