@@ -3,7 +3,8 @@
   python make_gguf_families.py [--out tests/golden/gguf] [FAMILY/CASE...]
 
 Keys and layouts are those of llama.cpp's converter: experts of a layer in one tensor, rows of queries and keys of llama
-in pairs, keys and values of latent attention apart. carpool must compute from a file FAMILY-CASE.gguf what it computes
+in pairs, keys and values of latent attention apart (together where OLD_FORM says so, as before April 2025), layers of
+multi-token prediction behind the others and counted among them, where the architecture has names for theirs. carpool must compute from a file FAMILY-CASE.gguf what it computes
 from the checkpoint tests/golden/FAMILY/CASE. Values keep their type, so the files are deterministic.
 """
 import argparse
@@ -17,12 +18,15 @@ import numpy
 from gguf import GGMLQuantizationType as Type
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Not among them, as GGUF cannot say it: deepseek_v3/direct_queries rotates halves of heads, glm_moe_dsa/glm52 has a dense
+# layer behind sparse ones.
 CASES = ["qwen3/dense_tied", "llama/plain", "llama/llama3_tied", "mixtral/published", "olmoe/whole_norms",
          "minimax_m2/published", "gpt_oss/mxfp4", "glm4_moe/*", "glm4_moe_lite/*",
-         "deepseek_v3/*", "glm_moe_dsa/*"]
+         "deepseek_v2/*", "deepseek_v3/v3", "kimi_k2/*", "glm_moe_dsa/glm5", "glm_moe_dsa/by_frequency"]
+OLD_FORM = ("deepseek_v2/lite",)
 ARCHITECTURES = {"qwen3": "qwen3", "llama": "llama", "mixtral": "llama", "olmoe": "olmoe", "minimax_m2": "minimax-m2",
                  "gpt_oss": "gpt-oss", "glm4_moe": "glm4moe", "glm4_moe_lite": "deepseek2", "deepseek_v3": "deepseek2",
-                 "glm_moe_dsa": "glm-dsa"}
+                 "glm_moe_dsa": "glm-dsa", "deepseek_v2": "deepseek2", "kimi_k2": "deepseek2"}
 NUMPY = {"F32": "<f4", "BF16": "<u2", "F16": "<f2", "U8": "u1"}
 
 
@@ -57,11 +61,13 @@ def mxfp4(blocks, scales):
 
 
 class File:
-    def __init__(self, path, config, architecture):
+    def __init__(self, path, config, architecture, old_form):
+        self.old_form = old_form
         self.writer = gguf.GGUFWriter(path, architecture)
         self.config = config
         kind = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == architecture)
         layers = config["num_hidden_layers"] + (config.get("num_nextn_predict_layers") or 0)
+        self.has_prediction = gguf.MODEL_TENSOR.NEXTN_EH_PROJ in gguf.MODEL_TENSORS[kind]
         self.map = gguf.get_tensor_name_map(kind, layers)
 
     def put(self, name, dtype, array):
@@ -117,7 +123,7 @@ def put_tensors(file, tensors, architecture):
             file.put(name + ".weight", dtype, array)
         elif name.endswith("e_score_correction_bias"):
             file.put(name.replace("_bias", ".bias"), dtype, array)
-        elif name.endswith("kv_b_proj.weight"):
+        elif name.endswith("kv_b_proj.weight") and not file.old_form:
             nope, value = c["qk_nope_head_dim"], c["v_head_dim"]
             per_head = array.reshape(heads, nope + value, -1)
             file.put(name.replace("kv_b_proj", "k_b_proj"), dtype, per_head[:, :nope].swapaxes(1, 2))
@@ -133,19 +139,21 @@ def put_tensors(file, tensors, architecture):
         file.put(f"{stem}.{matrix}.weight", members[0][0], stack)
 
 
-def put_attention(writer, c):
+def put_attention(writer, c, old_form):
     D, H = c["hidden_size"], c["num_attention_heads"]
     writer.add_head_count(H)
     if "kv_lora_rank" in c:
-        writer.add_head_count_kv(1)
+        writer.add_head_count_kv(H if old_form else 1)
         if c.get("q_lora_rank"):
             writer.add_q_lora_rank(c["q_lora_rank"])
         rank, rope = c["kv_lora_rank"], c["qk_rope_head_dim"]
         writer.add_kv_lora_rank(rank)
-        writer.add_key_length(rank + rope)
-        writer.add_value_length(rank)
-        writer.add_key_length_mla(c["qk_nope_head_dim"] + rope)
-        writer.add_value_length_mla(c["v_head_dim"])
+        key, value = c["qk_nope_head_dim"] + rope, c["v_head_dim"]
+        writer.add_key_length(key if old_form else rank + rope)
+        writer.add_value_length(value if old_form else rank)
+        if not old_form:
+            writer.add_key_length_mla(key)
+            writer.add_value_length_mla(value)
         writer.add_rope_dimension_count(rope)
     else:
         head_dim = c.get("head_dim") or D // H
@@ -193,7 +201,9 @@ def put_experts(writer, c):
     kind = c["model_type"]
     if kind not in ("mixtral", "olmoe"):
         writer.add_expert_feed_forward_length(c.get("moe_intermediate_size") or c["intermediate_size"])
-    if kind == "minimax_m2" or c.get("n_routed_experts"):
+    if kind == "deepseek_v2":
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX)
+    elif kind == "minimax_m2" or c.get("n_routed_experts"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if not c.get("n_routed_experts"):
         return
@@ -211,17 +221,23 @@ def write(source, path):
     if config["num_hidden_layers"] <= 0:
         raise SystemExit(f"{source}: no layers")
     architecture = ARCHITECTURES[config["model_type"]]
-    file = File(path, config, architecture)
+    old_form = f"{source.parent.name}/{source.name}" in OLD_FORM
+    file = File(path, config, architecture, old_form)
     w, tensors = file.writer, read_safetensors(source / "model.safetensors")
-    behind = [n for n in tensors if re.match(rf"model\.layers\.{config['num_hidden_layers']}\.", n)]
-    tensors = {n: t for n, t in tensors.items() if n not in behind}
+    layers = config["num_hidden_layers"]
+    layer_of = {n: int(m[1]) for n in tensors if (m := re.match(r"model\.layers\.(\d+)\.", n))}
+    behind = {l for l in layer_of.values() if l >= layers}
+    if not file.has_prediction:
+        tensors, behind = {n: t for n, t in tensors.items() if layer_of.get(n, 0) < layers}, set()
     w.add_vocab_size(config["vocab_size"])
-    w.add_block_count(config["num_hidden_layers"])
+    w.add_block_count(layers + len(behind))
+    if behind:
+        w.add_nextn_predict_layers(len(behind))
     w.add_context_length(config["max_position_embeddings"])
     w.add_embedding_length(config["hidden_size"])
     w.add_feed_forward_length(config["intermediate_size"])
     w.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    put_attention(w, config)
+    put_attention(w, config, old_form)
     put_rope(w, config)
     put_experts(w, config)
     put_tensors(file, tensors, architecture)

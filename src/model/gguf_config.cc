@@ -307,17 +307,10 @@ struct ReaderRow {
   void (*read)(const Keys& keys, const std::set<std::string_view>& names, json::object& config);
 };
 constexpr ReaderRow kReaders[] = {
-    {"qwen3_moe", qwen3_moe},
-    {"qwen3", dense_decoder},
-    {"llama", llama},
-    {"mixtral", mixtral},
-    {"olmoe", olmoe},
-    {"minimax_m2", minimax_m2},
-    {"gpt_oss", gpt_oss},
-    {"glm4_moe", glm4_moe},
-    {"glm4_moe_lite", deepseek_v3},
-    {"deepseek_v3", deepseek_v3},
-    {"deepseek_v2", deepseek_v2},
+    {"qwen3_moe", qwen3_moe},     {"qwen3", dense_decoder}, {"llama", llama},
+    {"mixtral", mixtral},         {"olmoe", olmoe},         {"minimax_m2", minimax_m2},
+    {"gpt_oss", gpt_oss},         {"glm4_moe", glm4_moe},   {"glm4_moe_lite", deepseek_v3},
+    {"deepseek_v3", deepseek_v3}, {"kimi_k2", deepseek_v3}, {"deepseek_v2", deepseek_v2},
     {"glm_moe_dsa", glm_moe_dsa},
 };
 

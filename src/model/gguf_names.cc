@@ -104,6 +104,7 @@ bool is_glm_flash(const GgufMetadata& m) {
 bool chooses_by_sigmoid(const GgufMetadata& m) {
   return m.integer_or("deepseek2.expert_gating_func", 0, 0, INT32_MAX) == kGatingSigmoid;
 }
+bool only_if_it_says_so(const GgufMetadata&) { return false; }
 
 constexpr std::array kArchitectures = {
     GgufArchitecture{"qwen3moe", "qwen3_moe"},
@@ -116,6 +117,7 @@ constexpr std::array kArchitectures = {
     GgufArchitecture{"glm4moe", "glm4_moe", {kGlm4Moe, kShared}},
     GgufArchitecture{"deepseek2", "glm4_moe_lite", {kLatent, kShared}, false, true, is_glm_flash},
     GgufArchitecture{"deepseek2", "deepseek_v3", {kLatent, kShared}, false, true, chooses_by_sigmoid},
+    GgufArchitecture{"deepseek2", "kimi_k2", {kLatent, kShared}, false, true, only_if_it_says_so},
     GgufArchitecture{"deepseek2", "deepseek_v2", {kLatent, kShared}},
     GgufArchitecture{"glm-dsa", "glm_moe_dsa", {kLatent, kShared}},
 };

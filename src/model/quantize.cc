@@ -450,6 +450,9 @@ QuantizeReport quantize(const QuantizeOptions& options) {
   QuantizeReport report;
   report.input_bytes = source.total_bytes();
   summarise(plan, report);
+  if (what.to && !what.from && config.unused_layers > 0) {
+    report.notes.emplace_back("layers of multi-token prediction, which are not run, are left out of the file");
+  }
   ThreadPool pool(options.threads > 0 ? options.threads : default_threads());
   if (layout == Layout::kGguf) {
     write_gguf(options, source, plan, what, pool, report);

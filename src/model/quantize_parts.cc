@@ -204,8 +204,28 @@ class Splitter {
 
 }  // namespace
 
+namespace {
+
+// The name that a matrix of its own has in checkpoints as published, where transformers 5 has others for what it fuses
+// ("mlp.experts.0.gate_proj" of Mixtral's "block_sparse_moe.experts.0.w1"): the first of those that stand for one
+// tensor of GGUF.
+std::string published_name(const GgufArchitecture& architecture, const std::string& name) {
+  const std::optional<GgufName> gguf = gguf_name(architecture, name);
+  if (!gguf) return name;
+  const GgufPlace place = checkpoint_place(architecture, gguf->name);
+  if (place.sliced != (gguf->expert >= 0)) return name;
+  return place.before + (place.sliced ? std::to_string(gguf->expert) : "") + place.after;
+}
+
+}  // namespace
+
 std::vector<TensorPart> tensor_parts(const WeightSource& source, const TensorInfo& tensor, const PartsFor& what) {
-  return Splitter(source, tensor, what).split();
+  std::vector<TensorPart> parts = Splitter(source, tensor, what).split();
+  const GgufArchitecture* names = what.to || what.from ? nullptr : gguf_architecture_of(what.config.family);
+  if (names) {
+    for (TensorPart& part : parts) part.name = published_name(*names, part.name);
+  }
+  return parts;
 }
 
 }  // namespace carpool
