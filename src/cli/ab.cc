@@ -104,6 +104,7 @@ void run(Options& options, const Invocation& invocation) {
   check_outputs(options);
   check_ab(read_model_config(options.model.model), options.ab);  // before the load
   LoadedModel loaded = load_model(options.model);
+  if (!options.model.quiet) print_notes(loaded.model.config());
   const std::vector<std::string> files = text_files(options);
   const Documents documents = read_documents(loaded.tokenizer, files, options.ab.text);
   const std::vector<AbPrompt> prompts = all_prompts(options, files, loaded.tokenizer);

@@ -68,7 +68,9 @@ Model load(const ModelOptions& options) {
   Progress progress(options.quiet);
   LoadOptions load = options.load_options();
   load.progress = [&](double share) { progress.show("loading", share); };
-  return Model::load(options.model, load);
+  Model model = Model::load(options.model, load);
+  if (!options.quiet) print_notes(model.config());
+  return model;
 }
 
 RunFacts facts_of(const Invocation& invocation, const Ops& ops, const std::string& model) {
@@ -190,7 +192,7 @@ void add_repeat(CLI::App& c, int& repeats, uint64_t& seed, std::string& json) {
 void add_machine(CLI::App& c, MachineOptions& machine) {
   c.add_option("--threads", machine.threads, "threads to compute with (default: usable CPUs, cgroup quota included)")
       ->check(CLI::Range(1, 1024));
-  c.add_flag("--quiet", machine.quiet, "no progress on standard error");
+  c.add_flag("--quiet", machine.quiet, "no progress and no notes on standard error");
 }
 
 void add_decode(CLI::App& bench, const Invocation& invocation) {

@@ -72,6 +72,7 @@ void run(Options& options, const Invocation& invocation) {
   PerplexityOptions& p = options.perplexity;
   if (spec != "topk" && p.batch == 0) p.batch = kBatch;
   LoadedModel loaded = load_model(options.model);
+  if (!options.model.quiet) print_notes(loaded.model.config());
   const ModelConfig& config = loaded.model.config();
   if (config.moe_layers() > 0) {
     policy->check(config.n_experts, config.top_k);

@@ -51,17 +51,19 @@ Format format_named(const std::string& name) {
 StepBytes bytes_of_config(const ModelConfig& config, const std::string& directory, Format rest) {
   const std::string path = (fs::path(directory) / "config.json").string();
   const json::value root = parse_json(read_text_file(path), path);
-  return assumed_bytes(config, formats_of_config(JsonObject(root, path), config, rest));
+  return assumed_bytes(config, stated_formats(stated_quantization(JsonObject(root, path), directory), config, rest));
 }
 
-// Exact sizes, from the files' headers: the tensors are laid out as a load would, but no matrix is read.
-StepBytes bytes_of_files(const ModelConfig& config, const std::string& directory) {
+// Exact sizes, from the files' headers: the tensors are laid out as a load would, but no matrix is read. Adds what a
+// load would note of them.
+StepBytes bytes_of_files(ModelConfig& config, const std::string& directory) {
   auto source = std::make_unique<WeightSource>(open_weights(directory));
   PanelPlan plan;  // sizes of what would be packed; nothing is
   TensorReader reader(*source, false, plan);
   Weights weights;
   find_family(config.family).take_weights(config, reader, weights);
   reader.finish();
+  config.notes.insert(config.notes.end(), reader.notes().begin(), reader.notes().end());
   std::map<std::string, double> by_dtype;
   for (const TensorInfo& tensor : source->tensors()) by_dtype[tensor.dtype] += static_cast<double>(tensor.bytes);
   StepBytes bytes = assumed_bytes(config, AssumedFormats::all(Format::kF32));  // for the KV cache

@@ -182,6 +182,41 @@ TEST_F(InspectCommand, Glm5HasThePublishedSizesWithoutItsPredictionLayer) {
     EXPECT_NE(shown.find(part), std::string::npos) << part << "\n" << shown;
 }
 
+// The same model as older exports describe it: config.json without a word, and a file beside it.
+TEST_F(InspectCommand, AFileBesideTheConfigGivesTheSameSizesAndTheConfigCountsWhereBothSpeak) {
+  json::object config = glm5();
+  const auto inspect = [&] {
+    std::ofstream(folder_ / "bare/config.json") << json::serialize(config);
+    ASSERT_EQ(run(bare(), {"--batch", "1"}), 0);
+  };
+  std::ofstream(folder_ / "bare/hf_quant_config.json") << R"({"producer": {"name": "modelopt", "version": "0.39.0"},
+    "quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": null, "group_size": 16,
+      "exclude_modules": ["lm_head", "model.layers.*.self_attn*", "model.layers.*.mlp.gate",
+        "model.layers.*.mlp.shared_experts*", "model.layers.0.*", "model.layers.1.*", "model.layers.2.*",
+        "model.layers.78*"]}})";
+  inspect();
+  EXPECT_EQ(number("bytes", "per_expert"), 20.25 * kMiB);
+  const double weights = number("bytes", "weights");
+  EXPECT_EQ(answer_.at("bytes").at("source").as_string(), "assumed nvfp4 routed experts, bf16 the rest");
+  const auto notes = [&] { return answer_.at("notes").as_array(); };
+  EXPECT_EQ(notes().size(), 1u) << "of the prediction layer";
+  config["quantization_config"] = experts_in_nvfp4();
+  inspect();
+  EXPECT_EQ(number("bytes", "weights"), weights) << "both styles of one quantisation";
+  EXPECT_EQ(notes().size(), 1u);
+  config["quantization_config"] = {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
+  inspect();
+  EXPECT_EQ(number("bytes", "per_expert"), 36 * 33.0 / 32 * kMiB) << "panels of fp8 hold a scale beside 32 columns";
+  ASSERT_EQ(notes().size(), 2u);
+  EXPECT_NE(std::string(notes()[1].as_string()).find("config.json fp8, hf_quant_config.json NVFP4 in groups of 16"),
+            std::string::npos)
+      << notes()[1].as_string();
+  config.erase("quantization_config");
+  std::ofstream(folder_ / "bare/hf_quant_config.json") << R"({"quantization": {"quant_algo": "W4A8_AWQ"}})";
+  std::ofstream(folder_ / "bare/config.json") << json::serialize(config);
+  EXPECT_EQ(run(bare()), static_cast<int>(ErrorKind::kConfig));
+}
+
 TEST_F(InspectCommand, Glm52HasFewerIndexers) {
   json::object config = glm5();
   json::array types;
@@ -211,6 +246,27 @@ TEST_F(InspectCommand, WhatAQuantizationConfigLeavesOutKeepsTheFormatAskedFor) {
   EXPECT_EQ(
       source(R"({"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": ["model.layers.77*"]})"),
       "assumed f32 routed experts, f32 shared experts, nvfp4 dense blocks, f32 attention, f32 embedding and head");
+  // Algorithms by their weights, and by module.
+  EXPECT_EQ(
+      source(R"({"quant_method": "modelopt", "config_groups": {"group_0": {"targets": ["Linear"], "weights":
+                       {"num_bits": 4, "type": "float", "group_size": 16}}}, "ignore": ["re:.*self_attn.*"]})"),
+      "assumed nvfp4 routed experts, nvfp4 shared experts, nvfp4 dense blocks, f32 attention, f32 embedding and head");
+  EXPECT_EQ(
+      source(R"({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": {
+                       "model.layers.77.mlp.experts": {"quant_algo": "NVFP4", "group_size": 16},
+                       "model.layers.77.self_attn.o_proj": {"quant_algo": "FP8"}}})"),
+      "assumed nvfp4 routed experts, f32 shared experts, f32 dense blocks, fp8 attention, f32 embedding and head");
+  EXPECT_EQ(source(R"({"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["lm_head",
+                       "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"],
+                       "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int",
+                       "group_size": 32}}}})"),
+            "assumed int4 routed experts, f32 the rest");
+  EXPECT_EQ(
+      source(R"({"quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups": {
+                       "a": {"targets": ["re:.*self_attn.*"], "format": "float-quantized", "weights": {"num_bits": 8,
+                       "type": "float"}}, "b": {"targets": ["re:.*experts.*"], "format": "mxfp4-pack-quantized",
+                       "weights": {"num_bits": 4, "type": "float", "group_size": 32}}}})"),
+      "assumed mxfp4 routed experts, mxfp4 shared experts, f32 dense blocks, fp8 attention, f32 embedding and head");
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/time.h"
+#include "measure/report.h"
 #include "text/tokenizer_files.h"
 #include "text/tokenizer_gguf.h"
 #include "text/utf8.h"
@@ -141,7 +142,7 @@ void ModelOptions::add_to(CLI::App& command) {
   command.add_option("--repack-cache", repack_cache,
                      "folder that keeps the repacked weights, to be mapped instead of repacked the next time");
   command.add_flag("!--no-finite-check", check_finite, "do not scan the weights for NaN and infinity while loading");
-  command.add_flag("--quiet", quiet, "no progress on standard error");
+  command.add_flag("--quiet", quiet, "no progress and no notes on standard error");
 }
 
 LoadOptions ModelOptions::load_options() const {
@@ -236,6 +237,10 @@ LoadedModel load_model(const ModelOptions& options, const LoadObserver& observer
                             text->tokenizer.vocab_size() - 1, model.config().vocab));
   }
   return {std::move(model), std::move(text->tokenizer), std::move(text->config)};
+}
+
+void print_notes(const ModelConfig& config) {
+  for (const std::string& note : config.notes) std::fprintf(stderr, "note: %s\n", printable(note).c_str());
 }
 
 std::vector<std::string> read_lines(const std::string& path) {

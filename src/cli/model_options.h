@@ -59,6 +59,9 @@ struct LoadedModel {
 using LoadObserver = std::function<void(const std::string& stage, double share)>;
 LoadedModel load_model(const ModelOptions& options, const LoadObserver& observer = {});
 
+// "note: ..." on standard error for what of the model is not used (ModelConfig::notes).
+void print_notes(const ModelConfig& config);
+
 // The non-empty lines of a text file, without their line ends.
 std::vector<std::string> read_lines(const std::string& path);
 

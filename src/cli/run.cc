@@ -169,9 +169,7 @@ void run(const RunOptions& options, const Invocation& invocation) {
   const std::unique_ptr<Policy> policy = make_policy(options.policy.resolve());  // a bad spec fails before the load
   const std::vector<std::string> prompts = all_prompts(options);
   LoadedModel loaded = load_model(options.model);
-  if (!options.model.quiet) {
-    for (const std::string& note : loaded.model.config().notes) std::fprintf(stderr, "note: %s\n", note.c_str());
-  }
+  if (!options.model.quiet) print_notes(loaded.model.config());
   const auto encode = make_encoder(loaded, options);
   std::vector<std::vector<int>> tokens;
   for (const std::string& prompt : prompts) tokens.push_back(encode(prompt));

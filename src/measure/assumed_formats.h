@@ -1,14 +1,15 @@
 // Which format each kind of matrix has, when only the configuration of a model is there.
 //
-// Owns the reading of "quantization_config" (config.json) and hf_quant_config.json for that purpose: the method, and
-// the lists of what it leaves out. Weights that are there say it themselves, tensor by tensor; nothing here is asked
+// Owns the reading of what model/quantization_config.h finds stated for that purpose: methods, algorithms, groups, and
+// the lists of what is left out. Weights that are there say it themselves, tensor by tensor; nothing here is asked
 // then.
 #pragma once
 
+#include <optional>
 #include <string>
 
-#include "base/json.h"
 #include "model/config.h"
+#include "model/quantization_config.h"
 #include "tensor/format.h"
 
 namespace carpool {
@@ -21,9 +22,9 @@ struct AssumedFormats {
   std::string text() const;  // "nvfp4 experts, bf16 the rest"
 };
 
-// What the "quantization_config" of a published model says of its matrices, `rest` being the format of those that it
-// leaves alone, and of all without one. Kinds of matrices are found in the lists of exceptions by the names they have
-// in the last layer. Routers, norms and biases are float32 whatever is said.
-AssumedFormats formats_of_config(const JsonObject& config_json, const ModelConfig& config, Format rest);
+// What a published model states of its matrices, `rest` being the format of those that it leaves alone, and of all
+// where it states nothing. Kinds of matrices are found in lists of modules by the names they have in the last layer.
+// Routers, norms and biases are float32 whatever is said.
+AssumedFormats stated_formats(const std::optional<StatedQuantization>& stated, const ModelConfig& config, Format rest);
 
 }  // namespace carpool

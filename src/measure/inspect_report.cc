@@ -124,6 +124,8 @@ std::string inspect_text(const InspectReport& report) {
     for (const auto& [key, value] : *lines) out += fmt::format("{:<{}}  {}\n", printable(key), width, printable(value));
     out += "\n";
   }
+  for (const std::string& note : report.config.notes) out += "note: " + printable(note) + "\n";
+  if (!report.config.notes.empty()) out += "\n";
   out += to_text(prediction_table(report)) + "\n";
   if (!report.input.text.empty()) out += skew_text(report);
   out +=
@@ -202,6 +204,7 @@ json::value inspect_json(const InspectReport& report) {
     results.push_back(std::move(o));
   }
   out["results"] = std::move(results);
+  out["notes"] = json::array(report.config.notes.begin(), report.config.notes.end());
   return out;
 }
 

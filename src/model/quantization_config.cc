@@ -127,9 +127,23 @@ std::set<std::string> left_out(const JsonObject& q) {
   return out;
 }
 
+// "NVFP4 in groups of 16", "FP8", "compressed-tensors".
 std::string described(const JsonObject& q) {
-  return fmt::format("{}, groups of {}", q.string_or("quant_algo", algorithm_of_groups(q)),
-                     q.has("group_size") ? json::serialize(q.value("group_size")) : "16");
+  const std::string method = q.string_or("quant_method", "nothing");
+  std::string algorithm = q.string_or("quant_algo", "");
+  if (algorithm.empty() && method.starts_with("modelopt")) algorithm = algorithm_of_groups(q);
+  if (algorithm.empty()) return method;
+  if (!is_nvfp4(algorithm)) return algorithm;
+  return fmt::format("{} in groups of {}", algorithm, q.integer_or("group_size", kNvfp4Group, 0, INT32_MAX));
+}
+
+// hf_quant_config.json of the directory, if there is one.
+std::optional<StatedQuantization> stated_beside(const std::string& directory) {
+  const std::string path = (std::filesystem::path(directory) / "hf_quant_config.json").string();
+  if (!file_exists(path)) return std::nullopt;
+  const json::value root = parse_json(read_text_file(path, size_t{16} << 20), path);
+  const JsonObject q = JsonObject(root, path).object("quantization");
+  return StatedQuantization{q.raw(), q.where()};
 }
 
 }  // namespace
@@ -140,23 +154,31 @@ void check_quantization_config(const JsonObject& config) {
   check(q, q.string_or("quant_method", ""));
 }
 
+std::optional<StatedQuantization> stated_quantization(const JsonObject& config, const std::string& directory) {
+  if (!config.has(kKey)) return stated_beside(directory);
+  const JsonObject own = config.object(kKey);
+  return StatedQuantization{own.raw(), own.where()};
+}
+
 std::vector<std::string> check_quantization(const JsonObject& config, const std::string& directory) {
   check_quantization_config(config);
-  const std::string path = (std::filesystem::path(directory) / "hf_quant_config.json").string();
-  if (!file_exists(path)) return {};
-  const json::value root = parse_json(read_text_file(path, size_t{16} << 20), path);
-  const JsonObject q = JsonObject(root, path).object("quantization");
+  const std::optional<StatedQuantization> beside = stated_beside(directory);
+  if (!beside) return {};
+  const JsonObject q(beside->keys, beside->where);
   if (!config.has(kKey)) {
     if (q.has("quant_algo")) check(q, "modelopt");  // null: nothing is quantised but the cache, perhaps
     return {};
   }
   const JsonObject own = config.object(kKey);
   std::string differ;
-  if (described(own) != described(q)) differ = fmt::format(" ({}; {})", described(own), described(q));
-  if (differ.empty() && left_out(own) != left_out(q)) differ = " in the modules that they leave out";
+  if (described(own) != described(q)) {
+    differ = fmt::format("config.json {}, hf_quant_config.json {}", described(own), described(q));
+  } else if (left_out(own) != left_out(q)) {
+    differ = "the modules that they leave out differ";
+  }
   if (differ.empty()) return {};
   return {
-      fmt::format("config.json and hf_quant_config.json say different things about quantisation{}: config.json "
+      fmt::format("config.json and hf_quant_config.json say different things about quantisation ({}): config.json "
                   "counts, and the tensors themselves",
                   escape(differ, 400))};
 }

@@ -113,12 +113,43 @@ TEST_F(QuantizationFiles, WhereBothSayDifferentThingsTheConfigCountsAndANoteSays
   const auto fp8 =
       notes(config_of(R"({"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]})"), kNvfp4);
   ASSERT_EQ(fp8.size(), 1u);
-  EXPECT_TRUE(contains(fp8[0], "say different things about quantisation (FP8, groups of 16; NVFP4, groups of 16)"));
+  EXPECT_TRUE(contains(fp8[0],
+                       "say different things about quantisation (config.json FP8, hf_quant_config.json NVFP4 in "
+                       "groups of 16): config.json counts, and the tensors themselves"))
+      << fp8[0];
   const auto lists = notes(config_of(R"({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": []})"), kNvfp4);
   ASSERT_EQ(lists.size(), 1u);
-  EXPECT_TRUE(contains(lists[0], "in the modules that they leave out: config.json counts"));
+  EXPECT_TRUE(contains(lists[0], "(the modules that they leave out differ): config.json counts"));
   // What the losing file says is not held against the model.
   EXPECT_EQ(notes(same, R"({"quantization": {"quant_algo": "W4A8_AWQ"}})").size(), 1u);
+  // Nor is a method held to the words of another.
+  const auto packed = notes(config_of(R"({"quant_method": "compressed-tensors", "format": "pack-quantized",
+      "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int", "group_size": 32}}}})"),
+                            kNvfp4);
+  ASSERT_EQ(packed.size(), 1u);
+  EXPECT_TRUE(contains(packed[0], "(config.json compressed-tensors, hf_quant_config.json NVFP4 in groups of 16)"));
+}
+
+TEST_F(QuantizationFiles, WhatIsStatedIsTheConfigsAndElseTheFilesBesideIt) {
+  const auto stated = [&](const std::string& config) {
+    const json::value root = parse_json(config, "config.json");
+    return stated_quantization(JsonObject(root, "config.json"), folder_.path());
+  };
+  EXPECT_FALSE(stated("{}"));
+  folder_.write("hf_quant_config.json", kNvfp4);
+  const auto beside = stated("{}");
+  ASSERT_TRUE(beside);
+  EXPECT_EQ(beside->keys.at("exclude_modules"), (json::array{"lm_head"}));
+  EXPECT_TRUE(contains(beside->where, "hf_quant_config.json")) << beside->where;
+  const auto own = stated(config_of(R"({"quant_method": "fp8"})"));
+  ASSERT_TRUE(own);
+  EXPECT_EQ(own->keys, (json::object{{"quant_method", "fp8"}}));
+  EXPECT_TRUE(contains(own->where, "config.json: \"quantization_config\"")) << own->where;
+  for (const char* broken : {"", "[]", R"({"quantisation": {}})", R"({"quantization": "NVFP4"})"}) {
+    folder_.write("hf_quant_config.json", broken);
+    const std::string what = error_of(ErrorKind::kMalformed, [&] { stated("{}"); });
+    EXPECT_TRUE(contains(what, "hf_quant_config.json: ")) << what;
+  }
 }
 
 }  // namespace
