@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "base/json.h"
+#include "base/source_dir_test_util.h"
 #include "cli/commands.h"
 #include "io/test_files.h"
 
@@ -15,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kSource = CARPOOL_SOURCE_DIR, kGolden = kSource + "/tests/golden/";
+const std::string kSource = source_dir(), kGolden = kSource + "/tests/golden/";
 constexpr const char* kNotRun = "1 multi-token prediction layer is not run";
 constexpr const char* kNoTensors = "for multi-token prediction, the files have no tensors of it";
 
