@@ -38,10 +38,15 @@ def state_directory() -> pathlib.Path:
 
 
 def find_module(name: str) -> Any:
-    """The engine's module, or the ImportError: a server must start, and say why, also when it lacks what is needed."""
+    """The engine's module, or the ImportError: a server must start, and say why, also when it lacks what is needed.
+
+    Raises ImportError in a process that has no such engine at all.
+    """
     try:
         return importlib.import_module(name)
     except ImportError as error:
+        if error.name == name.partition(".")[0]:
+            raise
         return error
 
 
