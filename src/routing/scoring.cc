@@ -93,8 +93,8 @@ void score_row(const Scoring& scoring, const ExponentialSet& exponentials, std::
   const float* bias = has_bias ? scoring.selection_bias.data() : nullptr;
   for (size_t e = 0; e < logits.size(); ++e) rank[e] = bias ? selection[e] + bias[e] : selection[e];
   for (size_t e = 0; e < logits.size(); ++e) {
-    const bool usable = choosable(logits[e]) & choosable(rank[e]);  // without a branch, for vectors
-    rank[e] = usable ? rank[e] : -kInf;
+    const float chosen = choosable(rank[e]) ? rank[e] : -kInf;  // one comparison at a time makes vectors
+    rank[e] = choosable(logits[e]) ? chosen : -kInf;
   }
   if (scoring.topk_group < scoring.n_group) limit_groups(scoring, rank);
   if (scoring.kind == Scoring::Kind::kSoftmax && !has_bias) {
