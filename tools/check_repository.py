@@ -2,8 +2,8 @@
 """Checks the house rules that a machine can check.
 
 Sizes (functions at most 100 lines, files at most 800), ASCII, words that must not be in the repository, pipes that fail
-by chance, types of one name in one namespace (which a linker merges without a word), and, given the binary, that every
-long option of every command appears in a test. Prints every violation as file:line and exits 1.
+by chance, types of one name in one namespace (which a linker merges without a word), that every test which
+docs/reliability.md names exists, and, given the binary, that every long option of every command appears in a test. Prints every violation as file:line and exits 1.
 Does not judge names, comments or layers (check_layers.py).
 
     tools/check_repository.py [BINARY]      check this repository
@@ -107,6 +107,20 @@ def check_types(root):
                     found.append(f"{path}:{line}: {other} has a type {name}, too, and the linker takes one for the other")
             seen[name].append((path, test))
     return found
+
+
+def check_named_tests(root):
+    """Tests, as `Suite.Name`, that docs/reliability.md names and no source defines."""
+    page, defined = root / "docs" / "reliability.md", set()
+    if not page.exists():
+        return []
+    for folder in ("src", "tests"):
+        for path in (root / folder).rglob("*.cc"):
+            source = path.read_text(encoding="utf-8")
+            defined |= {f"{suite}.{name}" for suite, name in re.findall(r"(?m)^TEST(?:_F|_P)?\(\s*(\w+)\s*,\s*(\w+)\s*\)", source)}
+    return [f"{page}:{number}: no test is named {name}"
+            for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
+            for name in re.findall(r"`([A-Z]\w*\.[A-Z]\w*)`", line) if name not in defined]
 
 
 def python_functions(source):
@@ -222,6 +236,14 @@ def self_test():
                 (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
                 (Path(folder) / name).write_text(types, encoding="utf-8")
             assert len(check_types(Path(folder))) == expected, names
+    tests = "TEST(A, B) {}\nTEST_F(\n    A, C) {}\nTEST_P(D, E) {}\n// TEST(A, Gone)\n"
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in (("src/a/x_test.cc", tests), ("tests/y_test.cc", "TEST(F, G) {}\n"),
+                              ("docs/reliability.md", "`A.B`, `A.C`\n`D.E` `F.G` `server.md` A.H\n`A.Gone`, `A.B`, `A.H`\n")):
+            (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
+            (Path(folder) / name).write_text(content, encoding="utf-8")
+        found = check_named_tests(Path(folder))
+    assert [f.split("reliability.md:")[1] for f in found] == ["3: no test is named A.Gone", "3: no test is named A.H"], found
     text = "Usage: x\n\nSubcommands:\n  run                 generate\n  ab                  compare\n"
     assert commands_of(text) == ["run", "ab"], commands_of(text)
     print(f"check_repository: self-test OK ({len(cases)} trees)")
@@ -231,7 +253,7 @@ def main():
     if sys.argv[1:] == ["--self-test"]:
         return self_test()
     root = Path(__file__).resolve().parent.parent
-    found = check_files(root) + check_types(root)
+    found = check_files(root) + check_types(root) + check_named_tests(root)
     if len(sys.argv) > 1:
         found += check_flags(root, sys.argv[1])
     if found:
