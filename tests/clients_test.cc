@@ -35,6 +35,15 @@ std::vector<std::string> serve(const std::string& model, const std::vector<std::
   return command;
 }
 
+TEST(Clients, ThePageChatsAndShowsWhatAPolicySaves) {
+  if (std::system((python() + " -c 'import playwright' >/dev/null 2>&1 && command -v chromium >/dev/null").c_str())) {
+    GTEST_SKIP() << "the package playwright or the program chromium is not installed";
+  }
+  ServerProcess server(serve(kBooks, {"--admin-key", "root", "--kv-tokens", "32768"}));
+  expect_script_passes(server, "page_check.py", "--admin-key root");
+  EXPECT_EQ(server.stop(), 0);
+}
+
 // Steps that take so long that nothing ends by itself while a test looks at it.
 constexpr const char* kSlowCanary = "dummy:canary,step_us=20000";
 

@@ -151,7 +151,8 @@ bool Engine::step() {
   report_.prefill_rows = batch_.prefill_rows;
   if (!work) return !report_.events.empty();
   const double start = clock_();
-  const Matrix logits = model_.forward(batch_.rows, kv_, active(), {&report_.routing, &row_routing_, expert_counts_});
+  const Matrix logits =
+      model_.forward(batch_.rows, kv_, active(), {&report_.routing, &row_routing_, expert_counts_, &report_.layers});
   report_.seconds = clock_() - start;
   scheduler_.computed(batch_, row_routing_, report_.seconds);
   total_.add(report_.routing);

@@ -39,10 +39,11 @@ struct StepReport {
   std::vector<Event> events;
   std::vector<RequestId> admitted;  // for the first time, by this step
   int decode_rows = 0;
-  int prefill_rows = 0;     // what preempted requests compute once more included
-  int preempted = 0;        // requests that gave way
-  double seconds = 0;       // of the forward pass
-  RoutingCounters routing;  // of this step
+  int prefill_rows = 0;              // what preempted requests compute once more included
+  int preempted = 0;                 // requests that gave way
+  double seconds = 0;                // of the forward pass
+  RoutingCounters routing;           // of this step
+  std::vector<LayerExperts> layers;  // [MoE layers] of this step
 };
 
 class Engine {

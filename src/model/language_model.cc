@@ -21,9 +21,10 @@ void Rows::push(int token, int position, const int* block_table, TokenInfo row_i
 
 void StepRecord::start(int n_rows, const ModelConfig& config) const {
   if (rows) rows->assign(static_cast<size_t>(n_rows), RowRouting{});
+  const auto n_layers = static_cast<size_t>(config.moe_layers()), E = static_cast<size_t>(config.n_experts);
+  if (layers) layers->assign(n_layers, LayerExperts{});
   if (!expert_counts) return;
-  const auto layers = static_cast<size_t>(config.moe_layers()), E = static_cast<size_t>(config.n_experts);
-  expert_counts->resize(layers);
+  expert_counts->resize(n_layers);
   for (auto& layer : *expert_counts) layer.resize(E);
 }
 
@@ -33,14 +34,15 @@ void StepRecord::add_layer(int m, const RouterInput& in, const Selection& chosen
     std::vector<int64_t>& counts = (*expert_counts)[static_cast<size_t>(m)];
     for (const int expert : chosen.experts()) ++counts[static_cast<size_t>(expert)];
   }
-  if (!routing && !rows) return;
+  if (!routing && !rows && !layers) return;
   // What plain routing would have loaded: of rows that no policy decided, what they have (routing/scope.h, push_plain).
   bool applied = false;
   for (int t = 0; t < chosen.rows(); ++t) applied = applied || chosen.reason(t) == PlainReason::kApplied;
   if (applied) select_plain(in, scratch, plain);
-  RoutingCounters unwanted;
-  count(in, applied ? plain : chosen, chosen, scratch, routing ? *routing : unwanted,
-        rows ? std::span(*rows) : std::span<RowRouting>());
+  RoutingCounters layer;
+  count(in, applied ? plain : chosen, chosen, scratch, layer, rows ? std::span(*rows) : std::span<RowRouting>());
+  if (routing) routing->add(layer);
+  if (layers) (*layers)[static_cast<size_t>(m)] = {layer.distinct_experts, layer.distinct_plain};
 }
 
 }  // namespace carpool

@@ -28,11 +28,17 @@ struct Rows {
   void push(int token, int position, const int* block_table, TokenInfo row_info, bool wants_logits);
 };
 
+// Distinct experts of one MoE layer in one step: what was loaded, and what plain routing would have loaded.
+struct LayerExperts {
+  int64_t loaded = 0, plain = 0;
+};
+
 // What a step may record beside its logits; null members are not recorded.
 struct StepRecord {
   RoutingCounters* routing = nullptr;                          // of all MoE layers together
   std::vector<RowRouting>* rows = nullptr;                     // [T] resized; sums over the MoE layers
   std::vector<std::vector<int64_t>>* expert_counts = nullptr;  // [MoE layers, E] slots of non-pad rows are added
+  std::vector<LayerExperts>* layers = nullptr;                 // [MoE layers] resized; of this step
 
   // For models. Sizes the members for a step of `n_rows` rows; allocates only when they grow.
   void start(int n_rows, const ModelConfig& config) const;

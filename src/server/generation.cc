@@ -206,19 +206,22 @@ void check_scores(const Job& job) {
 }
 
 // Submits a request for every choice, when there is room for all; those before one that is refused nevertheless end
-// with `streams`.
+// with `streams`. A seed that was given is that of every prompt's first choice, so a prompt gets the same text alone
+// and in a list; fresh seeds differ for all choices.
 void submit_all(Call& call, const Job& job, EngineLoop& loop, Streams& streams) {
   check_scores(job);
   loop.require_room(call.caller.tenant, static_cast<int>(job.prompts.size()) * job.generation.n);
+  uint64_t seed = job.generation.request.sampling.seed;
   for (const Prompt& prompt : job.prompts) {
     Request request = job.generation.request;
     request.prompt = prompt.ids;
     fit_max_tokens(static_cast<int>(prompt.ids.size()), loop.limits(), job.generation.max_tokens_given, request);
     for (int i = 0; i < job.generation.n; ++i) {
       Request copy = request;
-      copy.sampling.seed += static_cast<uint64_t>(i);
+      copy.sampling.seed = seed + static_cast<uint64_t>(i);
       streams.add(loop, std::move(copy));
     }
+    if (!job.generation.seed_given) seed += static_cast<uint64_t>(job.generation.n);
     call.prompt_tokens = std::max(call.prompt_tokens, 0) + static_cast<int>(prompt.ids.size());
   }
 }

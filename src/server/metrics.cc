@@ -28,7 +28,8 @@ constexpr double kTokens[] = {1,    2,    5,    10,    20,    50,    100,    200
 constexpr double kIteration[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
 constexpr double kExperts[] = {1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512};
 constexpr double kRowsPerExpert[] = {1, 1.25, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128};
-constexpr double kKept = 0.98;  // of the moving sums, per decode-only step: about the last 50 of them
+constexpr double kLiveKept = 0.9;  // of the sums of the live view: about the last ten of them
+constexpr double kKept = 0.98;     // of the moving sums, per decode-only step: about the last 50 of them
 
 struct Histogram {
   explicit Histogram(std::span<const double> b) : bounds(b), counts(b.size() + 1) {}
@@ -53,7 +54,27 @@ struct StepSums {
   double seconds = 0, expert_bytes = 0, dense_bytes = 0;
 };
 
+// What LiveRouting is computed from: sums over decode-only steps that decay with each.
+struct LiveSums {
+  double steps = 0, rows = 0, pairs = 0, rerouted = 0;
+  std::vector<LiveRouting::Layer> layers;
+
+  void add(const StepReport& report) {
+    const auto grow = [](double& sum, double value) { sum = sum * kLiveKept + value; };
+    grow(steps, 1);
+    grow(rows, report.decode_rows);
+    grow(pairs, static_cast<double>(report.decode_rows) * static_cast<double>(report.layers.size()));
+    grow(rerouted, static_cast<double>(report.routing.rerouted_tokens));
+    layers.resize(report.layers.size());
+    for (size_t l = 0; l < layers.size(); ++l) {
+      grow(layers[l].loaded, static_cast<double>(report.layers[l].loaded));
+      grow(layers[l].plain, static_cast<double>(report.layers[l].plain));
+    }
+  }
+};
+
 struct Data {
+  LiveSums live;
   MemorySizes sizes;
   StepSums decode, mixed;
   double moving_bytes = 0, moving_seconds = 0, moving_tokens = 0;  // of decode-only steps, decaying
@@ -297,6 +318,7 @@ void Metrics::step(const Engine& engine, const StepReport& report) {
   sums.expert_bytes += expert_bytes;
   sums.dense_bytes += d.sizes.dense_bytes;
   if (report.prefill_rows > 0) return;
+  d.live.add(report);
   d.moving_bytes = d.moving_bytes * kKept + expert_bytes + d.sizes.dense_bytes;
   d.moving_seconds = d.moving_seconds * kKept + report.seconds;
   d.moving_tokens = d.moving_tokens * kKept + report.decode_rows;
@@ -355,6 +377,26 @@ std::string Metrics::render(const LoopState& state, bool operators) const {
   memory_part(page, data, operators);
   http_part(page, data);
   return page.take();
+}
+
+LiveRouting Metrics::live() const {
+  LiveRouting out;
+  LiveSums sums;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    sums = impl_->data.live;
+    out.steps = impl_->data.decode.steps;
+  }
+  if (sums.steps == 0) return out;
+  out.rows = sums.rows / sums.steps;
+  out.rerouted_share = sums.pairs > 0 ? sums.rerouted / sums.pairs : 0;
+  const auto n = static_cast<double>(sums.layers.size());
+  for (const LiveRouting::Layer& layer : sums.layers) {
+    out.layers.push_back({layer.loaded / sums.steps, layer.plain / sums.steps});
+    out.loaded += out.layers.back().loaded / n;
+    out.plain += out.layers.back().plain / n;
+  }
+  return out;
 }
 
 RoutingTotals Metrics::routing() const {

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/engine.h"
 #include "server/engine_loop.h"
@@ -26,6 +27,18 @@ struct RoutingTotals {
   RoutingCounters decode, all;  // steps without prompt rows, all steps
   int64_t decode_steps = 0, steps = 0;
   double decode_seconds = 0;  // of the forward passes of decode_steps
+};
+
+// Means over about the last ten decode-only steps, for GET /live. All zero and `layers` empty before the first.
+struct LiveRouting {
+  struct Layer {
+    double loaded = 0, plain = 0;  // distinct experts per step
+  };
+  int64_t steps = 0;             // decode-only, since the start
+  double rows = 0;               // of a step
+  double loaded = 0, plain = 0;  // distinct experts per MoE layer and step
+  double rerouted_share = 0;     // of (row, layer) pairs
+  std::vector<Layer> layers;     // [MoE layers]
 };
 
 class Metrics {
@@ -47,6 +60,7 @@ class Metrics {
   // The whole text; `state` for the gauges. What would say what prompts other tenants send is for operators alone.
   std::string render(const LoopState& state, bool operators = true) const;
   RoutingTotals routing() const;
+  LiveRouting live() const;
 
  private:
   struct Impl;

@@ -142,6 +142,27 @@ TEST_F(BooksServer, ChoiceIUsesSeedPlusI) {
   EXPECT_EQ(three.at("usage").at("prompt_tokens"), server->ask("/tokenize", {{"prompt", "Once"}}).at("count"));
 }
 
+TEST_F(BooksServer, PromptsOfAListHaveSamplingsOfTheirOwnUnlessASeedIsGiven) {
+  json::object body{{"prompt", json::array{"Once", "Once", "Once"}},
+                    {"max_tokens", 40},
+                    {"temperature", 1},
+                    {"ignore_eos", true},
+                    {"n", 2},
+                    {"routing", "isolated"}};
+  const auto texts = [&] {
+    std::vector<std::string> out;
+    const json::value answer = server->ask("/v1/completions", body);
+    for (const json::value& c : answer.at("choices").as_array()) out.emplace_back(c.at("text").as_string());
+    return out;
+  };
+  const std::vector<std::string> fresh = texts();
+  EXPECT_EQ(std::set<std::string>(fresh.begin(), fresh.end()).size(), 6u);
+  body["seed"] = 9;
+  const std::vector<std::string> seeded = texts();
+  EXPECT_NE(seeded[0], seeded[1]);
+  for (size_t i = 2; i < 6; ++i) EXPECT_EQ(seeded[i], seeded[i - 2]) << "a prompt gets what it would get alone";
+}
+
 TEST_F(BooksServer, WithoutASeedAnswersDiffer) {
   const json::object body{{"prompt", "Once"}, {"max_tokens", 40}, {"temperature", 1}, {"ignore_eos", true}};
   EXPECT_NE(server->ask("/v1/completions", body).at("choices").at(0).at("text"),
