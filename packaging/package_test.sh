@@ -21,8 +21,8 @@ dpkg-deb -e "$package" "$folder/control"
 (cd "$folder/files" && find . -type f -not -path './usr/share/doc/*' | sort) >"$folder/list"
 diff "$folder/list" - <<'EXPECTED'
 ./etc/default/carpool
-./lib/systemd/system/carpool.service
 ./usr/bin/carpool
+./usr/lib/systemd/system/carpool.service
 EXPECTED
 grep -Fx /etc/default/carpool "$folder/control/conffiles" >/dev/null
 grep 'Depends:.*libc6' "$folder/control/control" >/dev/null

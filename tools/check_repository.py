@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 MAX_FUNCTION, MAX_FILE = 100, 800
-CODE_FOLDERS = ("src", "include", "tests", "python", "tools", "bench", "cmake", "examples", ".ci")
+CODE_FOLDERS = ("src", "include", "tests", "python", "tools", "bench", "cmake", "examples", "packaging", ".ci")
 CODE = {".h", ".cc", ".def", ".py", ".sh", ".cmake", ".md", ".txt", ""}
 SKIPPED = {"golden", "data", "__pycache__", "build", ".venv"}  # folders whose files are not written by hand
 # Spelled in parts, so that this file passes its own check.
