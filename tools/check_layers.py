@@ -19,7 +19,7 @@ RANKS = {
     "tensor": 1, "routing": 1,
     "io": 2, "kernels": 2, "capi": 2,
     "text": 3, "backend": 3,
-    "model": 4,
+    "model": 4, "grammar": 4,
     "engine": 5,
     "measure": 6, "server": 6,
     "cli": 7,

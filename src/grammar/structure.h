@@ -1,0 +1,50 @@
+// What a caller can ask of a text's structure, and the grammar of it.
+//
+// Owns StructureSpec, plain data that parameters and options are read into, and its compilation within the limits of
+// grammar.h: at most 64 KiB of schema, expression or choices, 262,144 nodes, and no states that many texts share.
+// Compiling takes milliseconds, at most a second for what is hostile, and belongs on a worker thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "grammar/grammar.h"
+
+namespace carpool {
+
+// A value between fixed texts, such as the frame of a tool call.
+struct FramedSchema {
+  std::string before, after;  // literally; where they are special tokens of the vocabulary, these may be written
+  json::value schema;
+  std::string path = {};  // of the schema, in errors
+};
+
+struct StructureSpec {
+  enum class Kind {
+    kJsonObject,  // any JSON object
+    kJsonSchema,  // a JSON value that `schema` accepts
+    kRegex,       // a text that `regex` matches as a whole
+    kChoice,      // one of `choices`
+    kFrames,      // `prefix`, then from `min` to `max` of `frames` with `between` between two, then `suffix`
+  };
+  Kind kind = Kind::kJsonObject;
+  std::string path;  // of the field that asks for it, in errors
+  json::value schema = nullptr;
+  std::string regex = {};
+  std::vector<std::string> choices = {};
+  std::string prefix = {}, between = {}, suffix = {};
+  std::vector<FramedSchema> frames = {};
+  int min = 1, max = 1;  // kNoLimit: any number
+  // Not empty: the model reasons first. The structure holds after the first of these texts (ASCII, "</think>"), which
+  // may be followed by up to two line breaks; what stands before it is free.
+  std::string reasoning_end = {};
+
+  std::string key() const;  // equal for equal grammars
+};
+
+// Throws GrammarError.
+std::shared_ptr<const Grammar> make_grammar(const StructureSpec& spec);
+
+}  // namespace carpool
