@@ -117,6 +117,7 @@ RequestId Engine::submit(Request request) {
   s.text = TextStream(tokenizer_, request.stop_strings, request.include_stop, request.skip_special);
   s.tokens.reserve(request.prompt.size() + static_cast<size_t>(std::min(request.max_tokens, kFirstTokens)));
   s.tokens = request.prompt;
+  if (request.constraint) s.cursor.emplace(request.constraint);
   s.request = std::move(request);
   if (s.request.prompt_logprobs) {
     s.prompt_scores = std::make_shared<std::vector<TokenLogprobs>>();
@@ -208,7 +209,13 @@ void Engine::score_prompt(Sequence& s, int position, std::span<const float> logi
 void Engine::emit(Sequence& s, std::span<float> logits) {
   const std::vector<int>& end_ids = model_.config().eos_ids;
   const bool ends = !s.request.ignore_eos;
-  Draw draw = sampler_.sample(logits, s.request, s.tokens, ends ? std::span(end_ids) : std::span<const int>());
+  const std::shared_ptr<const TokenMask> mask = s.cursor ? s.cursor->mask() : nullptr;
+  if (s.cursor && !mask) return finish(s, last_event(s, FinishReason::kConstraintError));
+  Draw draw =
+      sampler_.sample(logits, s.request, s.tokens, ends ? std::span(end_ids) : std::span<const int>(), mask.get());
+  if (draw.token < 0 && mask && !Sampler::broken(logits)) {
+    return finish(s, last_event(s, FinishReason::kConstraintError));
+  }
   if (draw.token < 0) {
     s.failed = true;
     return finish(s, last_event(s, FinishReason::kNumericalError));
@@ -223,7 +230,11 @@ void Engine::emit(Sequence& s, std::span<float> logits) {
     event.text = s.text.finish();
   } else {
     event.text = s.text.push(draw.token);
-    if (!s.text.stopped() && s.generated() >= s.request.max_tokens) {
+    if (s.cursor && !s.cursor->accept(draw.token)) return finish(s, last_event(s, FinishReason::kConstraintError));
+    if (!s.text.stopped() && s.cursor && s.cursor->complete()) {
+      event.finish = FinishReason::kStop;
+      event.text += s.text.finish();
+    } else if (!s.text.stopped() && s.generated() >= s.request.max_tokens) {
       event.finish = FinishReason::kLength;
       event.text += s.text.finish();
     }

@@ -70,6 +70,8 @@ const char* name(FinishReason reason) {
       return "cancelled";
     case FinishReason::kNumericalError:
       return "numerical_error";
+    case FinishReason::kConstraintError:
+      return "constraint_error";
   }
   return "";
 }

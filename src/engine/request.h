@@ -15,6 +15,8 @@
 
 namespace carpool {
 
+class Constraint;
+
 struct SamplingParams {
   float temperature = 0;  // 0 (or below 1e-5) = greedy: the highest logit, ties to the lowest id
   int top_k = 0;          // 0 = all
@@ -39,6 +41,8 @@ struct Request {
   bool include_stop = false;              // the text ends after it instead
   bool skip_special = true;               // special tokens stand for no text
   bool ignore_eos = false;                // go on past the model's end tokens
+  // The text stays within this grammar and ends when it is whole; null: any text. Stop strings may cut it short.
+  std::shared_ptr<Constraint> constraint = nullptr;
 
   int logprobs = -1;             // -1 none; n >= 0: of each token, and of the n best alternatives beside it
   bool prompt_logprobs = false;  // of the prompt's tokens, too; such a request computes its whole prompt
@@ -52,8 +56,9 @@ struct Request {
 
 using RequestId = int64_t;
 
-enum class FinishReason { kNone, kStop, kLength, kCancelled, kNumericalError };
-const char* name(FinishReason reason);  // "", "stop", "length", "cancelled", "numerical_error"
+// kConstraintError: the constraint could not be kept within its limits of work, or no token of the vocabulary goes on.
+enum class FinishReason { kNone, kStop, kLength, kCancelled, kNumericalError, kConstraintError };
+const char* name(FinishReason reason);  // "", "stop", "length", "cancelled", "numerical_error", "constraint_error"
 
 // Log-probabilities are of the model's own distribution: before temperature, penalties, bias and cuts.
 struct TokenScore {

@@ -115,8 +115,25 @@ void Sampler::penalise(std::span<float> logits, const Request& request, std::spa
   touched_.clear();
 }
 
+bool Sampler::broken(std::span<const float> logits) { return highest(logits) < 0; }
+
+int Sampler::pick_masked(std::span<const float> logits, const Request& request, int64_t index,
+                         std::span<const int> end_ids, const TokenMask& mask) {
+  if (broken(logits)) return -1;  // a broken row is broken whatever is masked
+  masked_.resize(logits.size());
+  mask.apply(logits, masked_);
+  if (mask.can_end) {
+    for (const std::span<const int> ids : {end_ids, std::span<const int>(request.stop_ids)}) {
+      for (const int id : ids) {
+        if (request.constraint->ends(id)) masked_[static_cast<size_t>(id)] = logits[static_cast<size_t>(id)];
+      }
+    }
+  }
+  return pick(masked_, request.sampling, index);
+}
+
 Draw Sampler::sample(std::span<float> logits, const Request& request, std::span<const int> tokens,
-                     std::span<const int> end_ids) {
+                     std::span<const int> end_ids, const TokenMask* mask) {
   const auto index = static_cast<int64_t>(tokens.size() - request.prompt.size());
   changed_.clear();
   penalise(logits, request, tokens);
@@ -134,10 +151,13 @@ Draw Sampler::sample(std::span<float> logits, const Request& request, std::span<
       logits[static_cast<size_t>(changed_.back().first)] = changed_.back().second;
     }
   };
-  Draw draw{pick(logits, request.sampling, index), nullptr};
+  const auto choose = [&] {
+    return mask ? pick_masked(logits, request, index, end_ids, *mask) : pick(logits, request.sampling, index);
+  };
+  Draw draw{choose(), nullptr};
   if (draw.token < 0 && changed_.size() > before_mask) {
     undo_to(before_mask);
-    draw.token = pick(logits, request.sampling, index);
+    draw.token = choose();
   }
   undo_to(0);
   if (draw.token >= 0 && request.logprobs >= 0) {

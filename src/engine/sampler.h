@@ -2,7 +2,8 @@
 //
 // Owns Sampler, which keeps the memory for counting and sorting. The draw for token n of a request is a function of
 // (seed, n) alone, so neither batch mates nor scheduling can change it. On the logits first: penalties, bias, and what
-// must not be chosen yet (request.h); then the cuts, in the order of transformers: temperature, top-k, top-p, min-p.
+// must not be chosen yet (request.h); then the mask of a constraint; then the cuts, in the order of transformers:
+// temperature, top-k, top-p, min-p.
 // What a request does not ask for costs nothing.
 #pragma once
 
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "engine/request.h"
+#include "grammar/constraint.h"
 
 namespace carpool {
 
@@ -26,13 +28,19 @@ class Sampler {
   // Chooses the next token of `request` from the logits [V] that follow `tokens`: its prompt and what it generated so
   // far, ids below V. `end_ids` are the model's end tokens. Logits are changed on the way and given back as they were.
   // When min_tokens would leave no token to choose, it is ignored.
+  // `mask`, when not null: only its tokens are chosen, and where it can end the end tokens and those stop ids that take
+  // no part in a constraint. Token -1 also when none of these has a finite logit.
   Draw sample(std::span<float> logits, const Request& request, std::span<const int> tokens,
-              std::span<const int> end_ids);
+              std::span<const int> end_ids, const TokenMask* mask = nullptr);
+  // True when no logit is finite or one is NaN or +Inf.
+  static bool broken(std::span<const float> logits);
   // The same without penalties, bias and min_tokens. `index` counts the request's own tokens.
   int pick(std::span<const float> logits, const SamplingParams& params, int64_t index);
 
  private:
   void change(std::span<float> logits, int id, float value);
+  int pick_masked(std::span<const float> logits, const Request& request, int64_t index, std::span<const int> end_ids,
+                  const TokenMask& mask);
   double keep_best(std::span<const float> logits, const SamplingParams& params, float top, float scale);
   void penalise(std::span<float> logits, const Request& request, std::span<const int> tokens);
 
@@ -40,6 +48,7 @@ class Sampler {
     float logit;
     int id;
   };
+  std::vector<float> masked_;           // [V] logits of a constrained request
   std::vector<float> masses_;           // [V] share of the best token's probability
   std::vector<int64_t> counts_of_bin_;  // of the histogram of keep_best
   std::vector<double> mass_of_bin_;

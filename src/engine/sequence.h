@@ -4,11 +4,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/prefix_cache.h"
 #include "engine/request.h"
 #include "engine/text_stream.h"
+#include "grammar/constraint.h"
 
 namespace carpool {
 
@@ -17,6 +19,7 @@ struct Sequence {
   Request request;
   std::vector<int> tokens;  // prompt, then what was generated
   TextStream text;
+  std::optional<ConstraintCursor> cursor;  // behind the last token, when the request has a constraint
   RequestStats stats;
 
   // Where it stands; all zero and empty while it waits.

@@ -59,6 +59,11 @@ size_t Constraint::bytes() const {
   return grammar_->size() * 32 + cache_->matcher.bytes() + cache_->mask_bytes + spoken_.size() / 8;
 }
 
+bool Constraint::ends(int id) const {
+  if (id < 0 || id >= trie_->vocab()) return true;
+  return trie_->bytes(id).empty() || !spoken_[static_cast<size_t>(id)];
+}
+
 ConstraintCursor::ConstraintCursor(std::shared_ptr<Constraint> constraint) : constraint_(std::move(constraint)) {
   const std::lock_guard lock(constraint_->mutex_);
   cache_ = constraint_->cache_;

@@ -41,6 +41,8 @@ class Constraint {
 
   size_t bytes() const;  // of memory, about
   const TokenTrie& trie() const { return *trie_; }
+  // True for tokens that stand for no text of the grammar: chosen as end tokens or stop ids, they end the text.
+  bool ends(int id) const;
 
  private:
   friend class ConstraintCursor;

@@ -33,18 +33,19 @@ int compare(const Decimal& a, const Decimal& b) {  // of magnitudes
 NodeId fraction_from(GrammarBuilder& b, const Decimal* low, bool open_low, const Decimal* high, bool open_high,
                      size_t at) {
   const int room = kMaxSide - static_cast<int>(at);
-  if (!low && !high) return b.repeat(digits(b, 0, 9), 0, std::min(room, kFreeDigits));
+  if (!low && !high) return b.repeat(digits(b, 0, 9), at == 0 ? 1 : 0, std::min(room, kFreeDigits));
   const size_t n_low = low ? low->fraction.size() : 0, n_high = high ? high->fraction.size() : 0;
   // What is left of a bound is zeros: equal to it for good, unless another digit leads away.
   const bool low_is_here = low && at >= n_low, high_is_here = high && at >= n_high;
   std::vector<NodeId> options;
   const bool end_ok = (!low || (low_is_here && !open_low)) && (!high || !high_is_here || !open_high);
+  if (high_is_here && (!low || low_is_here)) {  // nothing but zeros may follow
+    return end_ok ? b.repeat(digits(b, 0, 0), at == 0 ? 1 : 0, std::min(room, kFreeDigits)) : b.fail();
+  }
   if (end_ok && at > 0) options.push_back(b.empty());
   if (room == 0) return b.alt(options);
   const int low_digit = !low ? 0 : low_is_here ? 0 : low->fraction[at] - '0';
   const int high_digit = !high ? 9 : high_is_here ? 0 : high->fraction[at] - '0';
-  // Beyond both bounds' digits nothing but zeros may follow; one such digit more says nothing new.
-  if ((!low || low_is_here) && high_is_here && at > std::max(n_low, n_high)) return b.alt(options);
   for (int d = low_digit; d <= high_digit;) {
     const Decimal* next_low = low && d == low_digit ? low : nullptr;
     const Decimal* next_high = high && d == high_digit ? high : nullptr;
