@@ -15,6 +15,8 @@
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "engine/engine.h"
+#include "grammar/constraint.h"
+#include "grammar/structure.h"
 #include "measure/result.h"
 #include "text/chat_template.h"
 #include "text/utf8.h"
@@ -36,6 +38,8 @@ struct RunOptions {
   float min_p = 0;
   uint64_t seed = 0;
   std::vector<std::string> stop;
+  std::string json_schema, regex;
+  std::vector<std::string> choices;
   bool chat = false, isolated = false, ignore_eos = false, verbose = false;
 };
 
@@ -135,19 +139,45 @@ void print_step(const StepReport& report, int64_t step) {
                report.decode_rows, report.prefill_rows, report.seconds * 1e3, routing_line(report.routing).c_str());
 }
 
-// Ends with a sentence about the prompts whose logits were not finite, if there are any.
-void refuse_numerical_errors(const RunOptions& options, const std::map<RequestId, Answer>& answers) {
+// Ends with a sentence about the prompts whose texts could not go on, if there are any.
+void refuse_failures(const RunOptions& options, const std::map<RequestId, Answer>& answers, FinishReason failure,
+                     const char* what) {
   std::string which;
   int count = 0, number = 0;
   for (const auto& [id, a] : answers) {
     ++number;
-    if (a.finish != FinishReason::kNumericalError) continue;
+    if (a.finish != failure) continue;
     if (++count <= 10) which += fmt::format("{}{}", count > 1 ? ", " : "", number);
   }
   if (count == 0) return;
   throw Error(ErrorKind::kMalformed,
-              fmt::format("{}: the model's logits are not finite for prompt{} {}{}", escape(options.model.model, 400),
-                          count > 1 ? "s" : "", which, count > 10 ? fmt::format(" and {} more", count - 10) : ""));
+              fmt::format("{}: {} for prompt{} {}{}", escape(options.model.model, 400), what, count > 1 ? "s" : "",
+                          which, count > 10 ? fmt::format(" and {} more", count - 10) : ""));
+}
+
+// What --json-schema, --regex or --choice ask for; nothing without them. A bad one fails before the load.
+std::optional<StructureSpec> structure_of(const RunOptions& options) {
+  if (int{!options.json_schema.empty()} + int{!options.regex.empty()} + int{!options.choices.empty()} > 1) {
+    throw Error(ErrorKind::kUsage, "--json-schema, --regex and --choice exclude each other");
+  }
+  StructureSpec spec;
+  if (!options.json_schema.empty()) {
+    spec.kind = StructureSpec::Kind::kJsonSchema;
+    spec.path = "--json-schema";
+    const std::string where = escape(options.json_schema, 400);
+    spec.schema = parse_json(read_text_file(options.json_schema, kMaxInput), where);
+  } else if (!options.regex.empty()) {
+    spec.kind = StructureSpec::Kind::kRegex;
+    spec.path = "--regex";
+    spec.regex = options.regex;
+  } else if (!options.choices.empty()) {
+    spec.kind = StructureSpec::Kind::kChoice;
+    spec.path = "--choice";
+    spec.choices = options.choices;
+  } else {
+    return std::nullopt;
+  }
+  return spec;
 }
 
 // Makes all steps. Text goes to `stream` as it comes.
@@ -167,6 +197,8 @@ void generate(const RunOptions& options, Engine& engine, std::map<RequestId, Ans
 
 void run(const RunOptions& options, const Invocation& invocation) {
   const std::unique_ptr<Policy> policy = make_policy(options.policy.resolve());  // a bad spec fails before the load
+  const std::optional<StructureSpec> structure = structure_of(options);
+  const std::shared_ptr<const Grammar> grammar = structure ? make_grammar(*structure) : nullptr;
   const std::vector<std::string> prompts = all_prompts(options);
   LoadedModel loaded = load_model(options.model);
   if (!options.model.quiet) print_notes(loaded.model.config());
@@ -187,6 +219,12 @@ void run(const RunOptions& options, const Invocation& invocation) {
                  static_cast<long>(engine.total_kv_blocks()) * KvCache::kBlockTokens,
                  std::string(name(loaded.model.kv_format())).c_str(), static_cast<double>(engine.kv_bytes()) / 1e6);
   }
+  std::shared_ptr<Constraint> constraint;
+  if (grammar) {
+    const ModelConfig& config = loaded.model.config();
+    auto trie = std::make_shared<const TokenTrie>(loaded.tokenizer, config.vocab, config.eos_ids);
+    constraint = std::make_shared<Constraint>(grammar, std::move(trie));
+  }
   std::map<RequestId, Answer> answers;
   for (size_t i = 0; i < prompts.size(); ++i) {
     Request request;
@@ -196,6 +234,7 @@ void run(const RunOptions& options, const Invocation& invocation) {
     request.stop_strings = options.stop;
     request.ignore_eos = options.ignore_eos;
     request.isolated = options.isolated;
+    request.constraint = constraint;
     answers[engine.submit(std::move(request))] = {
         prompts[i], "", static_cast<int>(lengths[i]), {}, FinishReason::kNone};
   }
@@ -218,7 +257,9 @@ void run(const RunOptions& options, const Invocation& invocation) {
                  routing_line(engine.routing()).c_str());
   }
   if (!options.json.empty()) write_json(options, invocation, loaded, engine, answers);
-  refuse_numerical_errors(options, answers);
+  refuse_failures(options, answers, FinishReason::kNumericalError, "the model's logits are not finite");
+  refuse_failures(options, answers, FinishReason::kConstraintError,
+                  "the structure asked for could not be kept (too much work, or no token goes on)");
 }
 
 }  // namespace
@@ -253,6 +294,11 @@ void add_run(CLI::App& app, const Invocation& invocation) {
       ->capture_default_str();
   c.add_option("--seed", options->seed, "seed of sampling")->capture_default_str();
   c.add_option("--stop", options->stop, "end the text before this string; may be given up to 4 times")
+      ->allow_extra_args(false);
+  c.add_option("--json-schema", options->json_schema,
+               "the text is JSON that the schema in this file accepts (docs/server.md: keywords)");
+  c.add_option("--regex", options->regex, "the text matches this expression as a whole");
+  c.add_option("--choice", options->choices, "the text is this one, or that of another --choice")
       ->allow_extra_args(false);
   c.add_flag("--chat", options->chat, "treat each prompt as a user's message, through the model's chat template");
   c.add_flag("--isolated", options->isolated, "plain routing for these requests whatever the policy");

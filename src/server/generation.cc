@@ -263,6 +263,10 @@ Served& served_for_work(Call& call) {
 
 asio::awaitable<void> answer_job(Call& call, Job& job) {
   Served& served = call.service.served();
+  if (job.generation.structure) {
+    auto work = [&] { return call.service.constraint(*job.generation.structure); };
+    job.generation.request.constraint = co_await call.service.offload(work);
+  }
   call.routing = call.service.route(call.caller, job.generation.routing, job.generation.request);
   const auto streams = std::make_shared<Streams>(call.exchange.executor());
   submit_all(call, job, *served.loop, *streams);

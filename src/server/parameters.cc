@@ -9,6 +9,7 @@
 
 #include "server/api_error.h"
 #include "server/fields.h"
+#include "server/structure_fields.h"
 
 namespace carpool {
 namespace {
@@ -20,13 +21,20 @@ struct Refused {
   double neutral = 0;
 };
 
-constexpr Refused kStructure[] = {{"grammar"},         {"json_schema"},
-                                  {"regex"},           {"ebnf"},
-                                  {"structural_tag"},  {"guided_json"},
-                                  {"guided_regex"},    {"guided_choice"},
-                                  {"guided_grammar"},  {"stop_regex"},
-                                  {"custom_params"},   {"structured_outputs"},
-                                  {"guided_decoding"}, {"guided_options_request"}};
+// Grammars in languages that we do not speak.
+constexpr Refused kGrammars[] = {{"grammar"},
+                                 {"ebnf"},
+                                 {"structural_tag"},
+                                 {"guided_grammar"},
+                                 {"stop_regex"},
+                                 {"custom_params"},
+                                 {"guided_decoding"},
+                                 {"guided_options_request"},
+                                 {"whitespace_pattern"},
+                                 {"guided_whitespace_pattern"}};
+// Wishes for structure that an endpoint takes by another name, or in another place (structure_fields.h).
+constexpr Refused kStructure[] = {{"json_schema"},   {"regex"},  {"guided_json"},        {"guided_regex"},
+                                  {"guided_choice"}, {"choice"}, {"structured_outputs"}, {"guided_json_object"}};
 constexpr Refused kEverywhere[] = {{"bad_words"},
                                    {"allowed_token_ids"},
                                    {"logits_processors"},
@@ -66,7 +74,7 @@ constexpr Refused kBesideSampling[] = {{"max_new_tokens"}, {"max_tokens"}, {"tem
 constexpr Refused kChatOnly[] = {{"tools"}, {"functions"},  {"chat_template"}, {"documents"},
                                  {"audio"}, {"prediction"}, {"echo"}};
 constexpr Refused kCompletionOnly[] = {{"suffix"}};
-constexpr Refused kMessagesOnly[] = {{"tools"}, {"mcp_servers"}, {"container"}, {"output_format"}, {"output_config"}};
+constexpr Refused kMessagesOnly[] = {{"tools"}, {"mcp_servers"}, {"container"}};
 
 bool asks_for_nothing(const json::value& value, double neutral) {
   switch (value.kind()) {
@@ -103,6 +111,7 @@ void refuse_unless(const Fields& fields, const char* name, std::string_view allo
 }
 
 void refuse_structure(const Fields& fields) {
+  refuse(fields, kGrammars);
   refuse(fields, kStructure);
   const json::value* format = fields.find("response_format");
   if (!format) return;
@@ -267,7 +276,8 @@ Generation read_openai(const Fields& fields, const ModelConfig& config) {
   Generation g;
   refuse(fields, kEverywhere);
   refuse(fields, kOpenAiOnly);
-  refuse_structure(fields);
+  refuse(fields, kGrammars);
+  g.structure = read_structure(fields);
   read_frame(fields, g);
   read_stream_options(fields, g);
   g.n = count(fields, "n", 1, kMaxN).value_or(1);
@@ -344,6 +354,8 @@ Generation read_native(const json::object& sampling_params, const std::string& p
                                                 "logit_bias",
                                                 "seed",
                                                 "stream_interval",
+                                                "json_schema",
+                                                "regex",
                                                 "spaces_between_special_tokens"};
   const Fields fields(sampling_params, path), outer(body);
   Generation g;
@@ -351,12 +363,13 @@ Generation read_native(const json::object& sampling_params, const std::string& p
   refuse(outer, kBesideSampling);
   refuse_structure(outer);
   refuse(fields, kEverywhere);
-  refuse(fields, kStructure);
+  refuse(fields, kGrammars);
+  g.structure = read_native_structure(fields);
   for (const auto& [key, value] : sampling_params) {
     const bool known = std::find(std::begin(kKnown), std::end(kKnown), key) != std::end(kKnown);
     const auto refused = [&](const Refused& r) { return key == r.name; };
     if (known || value.is_null() || std::any_of(std::begin(kEverywhere), std::end(kEverywhere), refused) ||
-        std::any_of(std::begin(kStructure), std::end(kStructure), refused)) {
+        std::any_of(std::begin(kGrammars), std::end(kGrammars), refused)) {
       continue;
     }
     throw unsupported(path, fmt::format("{} has a field that this server does not know", path));
@@ -394,6 +407,7 @@ Generation read_messages(const json::object& body, const ModelConfig& config) {
   read_temperature(fields, config, 1, g.request.sampling);
   read_stop_strings(fields, "stop_sequences", g.request);
   read_cache(fields, g.request);
+  g.structure = read_messages_structure(fields);
   return g;
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/json.h"
 #include "engine/request.h"
+#include "grammar/structure.h"
 #include "model/config.h"
 
 namespace carpool {
@@ -38,6 +39,7 @@ struct Generation {
   bool tokens_as_ids = false;      // "token_id:17" in place of a token's text
   bool add_special_tokens = true;  // to prompts of text
   RoutingWish routing;
+  std::optional<StructureSpec> structure;  // made into request.constraint by answer_job
   std::optional<std::string> model;
 };
 

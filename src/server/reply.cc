@@ -35,6 +35,12 @@ void Reply::take(int choice, std::span<const Event> events) {
     if (event.finish == FinishReason::kNumericalError) {
       throw ApiError(500, "server_error", "numerical_error", "the model computed values that are not finite");
     }
+    if (event.finish == FinishReason::kConstraintError) {  // would happen again: nothing to retry, so not a 5xx
+      throw ApiError(
+          400, "invalid_request_error", "constraint_failed",
+          "the structure that was asked for could not be kept: it takes too much work, or the model's tokens "
+          "cannot spell what it needs");
+    }
     if (event.prompt_logprobs) c.prompt_logprobs = event.prompt_logprobs;
     if (event.token >= 0) {
       c.tokens.push_back(event.token);
@@ -79,6 +85,7 @@ json::value finish_reason(const Choice& choice) {
       return "abort";
     case FinishReason::kNone:
     case FinishReason::kNumericalError:
+    case FinishReason::kConstraintError:
       break;
   }
   return nullptr;

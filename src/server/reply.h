@@ -70,7 +70,7 @@ class Reply {
   // n choices of the first prompt, n of the second, ...
   int choices() const { return static_cast<int>(choices_.size()); }
   const Choice& choice(int i) const { return choices_[static_cast<size_t>(i)]; }
-  // ApiError 500 numerical_error when the request ended with it.
+  // ApiError 500 numerical_error, 400 constraint_failed when the request ended with it.
   void take(int choice, std::span<const Event> events);
   bool finished() const { return unfinished_ == 0; }
 

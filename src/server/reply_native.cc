@@ -60,7 +60,9 @@ class NativeReply : public Reply {
     switch (c.finish) {
       case FinishReason::kStop:
         out["type"] = "stop";
-        out["matched"] = c.matched.empty() ? json::value(c.matched_token) : json::value(c.matched);
+        out["matched"] = !c.matched.empty()     ? json::value(c.matched)
+                         : c.matched_token >= 0 ? json::value(c.matched_token)
+                                                : json::value(nullptr);  // the structure was whole
         return out;
       case FinishReason::kLength:
         out["type"] = "length";
@@ -72,6 +74,7 @@ class NativeReply : public Reply {
         return out;
       case FinishReason::kNone:
       case FinishReason::kNumericalError:
+      case FinishReason::kConstraintError:
         break;
     }
     return nullptr;

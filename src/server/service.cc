@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "routing/policy.h"
+#include "server/constraint_cache.h"
 
 namespace carpool {
 namespace {
@@ -67,7 +68,8 @@ struct Service::Impl {
   LoadProgress progress;
   std::multimap<std::pair<int, std::string>, RequestId> abortable;  // by tenant and name
 
-  std::unique_ptr<Served> served;       // set once, by ready()
+  std::unique_ptr<Served> served;  // set once, by ready()
+  std::unique_ptr<ConstraintCache> constraints;
   std::atomic<Served*> ready{nullptr};  // the same, for other threads
 };
 
@@ -113,6 +115,7 @@ void Service::ready(std::unique_ptr<Served> served) {
   served->loop->observe(std::move(observer));
   served->loop->start();
   impl_->served = std::move(served);
+  impl_->constraints = std::make_unique<ConstraintCache>(impl_->served->tokenizer, impl_->served->config);
   impl_->ready = impl_->served.get();
   ServiceState expected = ServiceState::kLoading;
   if (!state_.compare_exchange_strong(expected, ServiceState::kReady)) {
@@ -137,6 +140,11 @@ void Service::died(const std::string& why) {
 }
 
 void Service::on_death(std::function<void()> callback) { impl_->on_death = std::move(callback); }
+
+std::shared_ptr<Constraint> Service::constraint(const StructureSpec& spec) {
+  served();
+  return impl_->constraints->get(spec);
+}
 
 Served& Service::served() {
   switch (state_.load()) {

@@ -72,6 +72,8 @@ struct Caller {
   bool admin = false;
 };
 
+class ConstraintCache;
+
 class Service {
  public:
   Service(ServiceOptions options, Log& log);
@@ -110,6 +112,10 @@ class Service {
   void check_model(const std::optional<std::string>& model) const;
   [[noreturn]] void refuse_model(const std::string& model) const;
   int64_t started() const { return started_; }  // seconds since 1970
+
+  // What requests that want this structure share. For worker threads. Throws ApiError 400 with the path of what is
+  // wrong, and as served() does.
+  std::shared_ptr<Constraint> constraint(const StructureSpec& spec);
 
   // While the returned guard lives, POST /abort_request of the same tenant that names `rid` (what the client called its
   // request, or the id that we answered with) cancels `id`. Every generating endpoint takes one per engine request.
