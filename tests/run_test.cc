@@ -58,6 +58,31 @@ TEST(Run, StopEndsTheTextBeforeTheString) {
   EXPECT_EQ(result(v).at("finish_reason"), "stop");
 }
 
+TEST(Run, JsonSchemaRegexAndChoiceHoldTheTextToAStructure) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "schema.json")
+      << R"({"type":"object","properties":{"sea":{"type":"boolean"},"miles":{"type":"integer","minimum":1,"maximum":99}},
+             "required":["sea","miles"]})";
+  const std::string hot = kRun + "--max-tokens 80 --temperature 1 ";
+  for (const std::string seed : {"1", "2", "3"}) {
+    const json::value v = carpool_json(hot + "--seed " + seed + " --json-schema " + (folder / "schema.json") + kPrompt);
+    const json::value answer = parse_json(text(v), "the answer");
+    EXPECT_TRUE(answer.at("sea").is_bool());
+    EXPECT_TRUE(answer.at("miles").to_number<int>() >= 1 && answer.at("miles").to_number<int>() <= 99);
+    EXPECT_EQ(result(v).at("finish_reason"), "stop");
+  }
+  const std::string matched = text(carpool_json(hot + "--regex '[a-c]{3}-[0-9]'" + kPrompt));
+  EXPECT_EQ(matched.size(), 5u);
+  EXPECT_EQ(matched.find_first_not_of("abc"), 3u) << matched;
+  const std::string chosen = text(carpool_json(hot + "--choice north --choice south" + kPrompt));
+  EXPECT_TRUE(chosen == "north" || chosen == "south") << chosen;
+  expect_refused("run " + kBooks + " --regex '(a' x", 64, "a ( without its )");
+  expect_refused("run " + kBooks + " --regex a --choice b x", 64, "exclude each other");
+  std::ofstream(folder / "bad.json") << R"({"properties":{"a":{"minimun":1}}})";
+  expect_refused("run " + kBooks + " --json-schema " + (folder / "bad.json") + " x", 64, "properties.a.minimun");
+  expect_refused("run " + kBooks + " --json-schema /nowhere.json x", 66, "/nowhere.json");
+}
+
 TEST(Run, ChatPutsThePromptThroughTheTemplate) {
   const json::value chat = carpool_json(kRun + "--chat" + kPrompt), plain = carpool_json(kRun + kPrompt);
   EXPECT_GT(result(chat).at("prompt_tokens").as_int64(), result(plain).at("prompt_tokens").as_int64() + 2);

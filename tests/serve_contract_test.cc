@@ -284,9 +284,7 @@ TEST(ServeContract, WhatDoesNotFitTheContextOrThePoolIsRefusedWithBothCounts) {
 TEST(ServeContract, WhatWouldSilentlyChangeTheAnswerIsRefusedByEveryApi) {
   ServeProcess server(kCanary);
   const std::string chat = R"({"messages":[{"role":"user","content":"a"}],)";
-  for (const char* field : {R"("response_format":{"type":"json_object"})", R"("grammar":"root ::= a")",
-                            R"("guided_json":{"type":"object"})", R"("regex":"a+")",
-                            R"("json_schema":{"type":"object"})", R"("structured_outputs":{"choice":["a"]})",
+  for (const char* field : {R"("grammar":"root ::= a")", R"("ebnf":"root ::= a")", R"("structural_tag":{"a":1})",
                             R"("t_max_predict_ms":5)", R"("n_predict":5)", R"("repeat_last_n":64)"}) {
     EXPECT_EQ(refusal(server.post("/v1/completions", R"({"prompt":"a",)" + std::string(field) + "}")),
               "400 unsupported_value")

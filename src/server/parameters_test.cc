@@ -103,9 +103,9 @@ const std::vector<Bad>& sampling_table() {
                                          {"logit_bias", "{\"1\":\"a\"}", "invalid_value"},
                                          {"logit_bias", "[]", "invalid_value"},
                                          {"ignore_eos", "1", "invalid_value"},
-                                         {"regex", "\"a+\"", "unsupported_value"},
+                                         {"regex", "7", "invalid_value"},
                                          {"ebnf", "\"root\"", "unsupported_value"},
-                                         {"json_schema", "\"{}\"", "unsupported_value"},
+                                         {"json_schema", "\"{\"", "invalid_value"},
                                          {"bad_words", "[\"a\"]", "unsupported_value"},
                                          {"xtc_probability", "0.5", "unsupported_value"},
                                          {"typical_p", "0.9", "unsupported_value"}};
@@ -124,14 +124,16 @@ TEST(Parameters, BadSamplingValuesAreRefusedByEveryApiWithTheirName) {
 TEST(Parameters, WhatWouldSilentlyChangeTheAnswerIsRefused) {
   expect_refused(completion, {{"suffix", "\"end\"", "unsupported_value"},
                               {"best_of", "3", "unsupported_value"},
-                              {"guided_json", "{\"a\":1}", "unsupported_value"},
-                              {"structured_outputs", "{\"regex\":\"a\"}", "unsupported_value"},
+                              {"guided_grammar", "\"root ::= a\"", "unsupported_value"},
+                              {"structural_tag", "{\"a\":1}", "unsupported_value"},
                               {"grammar", "\"root ::= a\"", "unsupported_value"},
                               {"use_beam_search", "true", "unsupported_value"},
                               {"experts", "4", "unsupported_value"},
                               {"lora_path", "\"a\"", "unsupported_value"}});
-  EXPECT_EQ(refusal(completion, R"({"response_format":{"type":"json_object"}})"),
+  EXPECT_EQ(refusal(completion, R"({"response_format":{"type":"structural_tag"}})"),
             "unsupported_value|response_format.type");
+  EXPECT_EQ(refusal(completion, R"({"structured_outputs":{"whitespace_pattern":" "}})"),
+            "unsupported_value|structured_outputs.whitespace_pattern");
   expect_refused(chat, {{"tools", "[{\"type\":\"function\"}]", "unsupported_value"},
                         {"tools", list_of(129, "{}"), "too_many_items"},
                         {"functions", "[{}]", "unsupported_value"},
@@ -142,7 +144,7 @@ TEST(Parameters, WhatWouldSilentlyChangeTheAnswerIsRefused) {
                         {"web_search_options", "{}", "unsupported_value"},
                         {"echo", "true", "unsupported_value"}});
   EXPECT_EQ(refusal(chat, R"({"response_format":{"type":"json_schema","json_schema":{}}})"),
-            "unsupported_value|response_format.type");
+            "missing_field|response_format.json_schema.schema");
   expect_refused(messages, {{"tools", "[{\"name\":\"f\"}]", "unsupported_value"},
                             {"tools", list_of(129, "{}"), "too_many_items"},
                             {"mcp_servers", "[{}]", "unsupported_value"}});
@@ -276,7 +278,8 @@ TEST(Parameters, ValuesOfWrongTypesAreNeverMoreThanTheClientsMistake) {
       "repeat_penalty presence_penalty frequency_penalty logit_bias stop stop_sequences stop_token_ids no_stop_trim "
       "include_stop_str_in_output skip_special_tokens ignore_eos max_tokens max_completion_tokens max_new_tokens "
       "min_tokens min_new_tokens logprobs top_logprobs prompt_logprobs echo suffix tools tool_choice functions "
-      "response_format modalities thinking cache_prompt cache_salt return_token_ids user grammar experts");
+      "response_format json_schema regex choice guided_json guided_regex guided_choice structured_outputs "
+      "output_format output_config modalities thinking cache_prompt cache_salt return_token_ids user grammar experts");
   const std::vector<std::string> values = words(
       "null true 0 -1 -0.0 1e308 -9223372036854775808 18446744073709551615 \"\" \"x\" [] {} [null] [[]] [{}] [1e300] "
       "{\"a\":1} {\"type\":1} {\"type\":{}} {\"1\":[]} [\"\"]");

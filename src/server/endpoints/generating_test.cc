@@ -232,7 +232,7 @@ TEST_F(BooksServer, BadRequestsAreTheClientsMistakeInOneShape) {
       {"/v1/chat/completions", chat + R"("n":9})", 400, "too_many_items"},
       {"/v1/messages", chat + R"("stream":true})", 400, "missing_field"},
       {"/generate", R"({"text":"a","input_ids":[1]})", 400, "invalid_value"},
-      {"/generate", R"({"text":"a","sampling_params":{"json_schema":"{}"}})", 400, "unsupported_value"},
+      {"/generate", R"({"text":"a","sampling_params":{"ebnf":"root ::= a"}})", 400, "unsupported_value"},
       {"/tokenize", R"({"prompt":7})", 400, "invalid_value"},
       {"/detokenize", R"({"tokens":[-1]})", 400, "invalid_value"}};
   for (const auto& [path, body, status, code] : table) {
