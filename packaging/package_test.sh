@@ -43,7 +43,9 @@ cp "$package" "$root/carpool.deb"
 chroot "$root" dpkg-query -W -f='${Package}\n' | sort >"$folder/packages"
 chroot "$root" sh -c 'apt-get update -qq && apt-get install -y -qq --no-install-recommends /carpool.deb' >/dev/null 2>&1
 chroot "$root" carpool --version
-chroot "$root" timeout 60 carpool run dummy:canary "one two three" --max-tokens 4
+chroot "$root" sh -c 'timeout 120 carpool serve dummy:canary --port 18100 & server=$!
+  carpool bench-serve http://127.0.0.1:18100 --dataset-name random-ids --num-prompts 4 --ready-check-timeout-sec 60
+  status=$?; kill $server; wait $server; exit $status'
 chroot "$root" apt-get purge -y -qq carpool >/dev/null 2>&1
 chroot "$root" dpkg-query -W -f='${Package}\n' | sort | comm -13 "$folder/packages" - | xargs chroot "$root" apt-get purge -y -qq >/dev/null 2>&1
 rm "$root/carpool.deb"

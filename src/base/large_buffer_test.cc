@@ -83,7 +83,7 @@ TEST(LargeBuffer, AnEmptyOneHoldsNothing) {
 }
 
 TEST(LargeBuffer, ATerabyteCostsNothingUntilItIsTouched) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#ifdef CARPOOL_SANITIZED
   GTEST_SKIP() << "sanitizers limit the address space";
 #endif
   LargeBuffer buffer(size_t{1} << 40, HugePages::kOff, "weights");

@@ -11,7 +11,7 @@
 
 #include "base/threads.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef CARPOOL_SANITIZED
 TEST(ThreadPoolAllocations, AJobAllocatesNothing) { GTEST_SKIP() << "a sanitizer owns operator new"; }
 #else
 namespace {

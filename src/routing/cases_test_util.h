@@ -12,15 +12,6 @@
 
 #include "routing/types.h"
 
-// Set where a sanitizer owns operator new and makes everything some thirty times slower.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define CARPOOL_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define CARPOOL_SANITIZED 1
-#endif
-#endif
-
 namespace carpool::test {
 
 inline constexpr float kInf = std::numeric_limits<float>::infinity();

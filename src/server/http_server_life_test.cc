@@ -175,7 +175,7 @@ TEST(HttpServerLife, AnswersAHundredClientsThatComeAtOnce) {
 }
 
 TEST(HttpServerLife, AnswersWhenThereAreNoDescriptorsLeft) {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef CARPOOL_SANITIZED
   GTEST_SKIP()
       << "UBSan opens a pipe to look at an object whose type it has not in its cache, and reports it when it gets none";
 #endif
