@@ -202,8 +202,8 @@ json::value parse_json(std::string_view text, const std::string& where, const Js
     if (parser.handler().duplicate) {
       fail(Reason::kDuplicateKey, used, fmt::format("duplicate key \"{}\"", escape(*parser.handler().duplicate)));
     }
-    if (parser.handler().overflow || ec == json::error::exponent_overflow)
-      fail(Reason::kOverflow, used, "a number is too large for a double");
+    if (parser.handler().overflow) fail(Reason::kOverflow, used, "a number is too large for a double");
+    if (ec == json::error::exponent_overflow) fail(Reason::kOverflow, used, "a number's exponent is too large");
     if (ec == json::error::too_deep)
       fail(Reason::kTooDeep, used, fmt::format("nested deeper than {} levels", limits.max_depth));
     if (ec == json::error::incomplete) fail(Reason::kSyntax, text.size(), "the JSON text ends early");

@@ -37,8 +37,9 @@ struct JsonLimits {
 };
 
 // Parses exactly one JSON value. Refuses: not UTF-8 or a byte order mark, trailing bytes, depth over the limit, a
-// key twice in one object (also when one is spelled with escapes), numbers that overflow a double, NaN and
-// Infinity. Numbers are read exactly (nearest double). Throws JsonError: where, byte offset, reason.
+// key twice in one object (also when one is spelled with escapes), numbers that overflow a double or whose exponent
+// overflows 32 bits, NaN and Infinity. Numbers are read exactly (nearest double). Throws JsonError: where, byte offset,
+// reason.
 json::value parse_json(std::string_view text, const std::string& where, const JsonLimits& limits = {});
 
 // Reads a whole regular file; kMissing when absent, unreadable or no regular file (a folder, a pipe, a device: never

@@ -155,11 +155,14 @@ TEST(Json, NanAndInfinityAreRefusedInEverySpelling) {
 }
 
 TEST(Json, NumbersBeyondADoubleAreRefused) {
-  for (const char* bad : {"1e999", "-1e999", "[1e309]", "1e99999999999", "1.8e308"}) {
+  for (const char* bad : {"1e999", "-1e999", "[1e309]", "1.8e308"}) {
     EXPECT_TRUE(contains(refusal(bad), "a number is too large")) << bad << " " << refusal(bad);
   }
   EXPECT_EQ(parse_json("1.7976931348623157e308", "t").as_double(), std::numeric_limits<double>::max());
   EXPECT_EQ(parse_json("1e-999", "t").as_double(), 0.0);
+  for (const char* bad : {"1e99999999999", "5e-324184467440", "0e99999999999"}) {
+    EXPECT_TRUE(contains(refusal(bad), "a number's exponent is too large")) << bad << " " << refusal(bad);
+  }
 }
 
 TEST(Json, DoublesAreReadToTheNearestValue) {

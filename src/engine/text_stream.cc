@@ -11,18 +11,20 @@ TextStream::TextStream(const Tokenizer* tokenizer, std::vector<std::string> stop
 }
 
 std::string TextStream::release() {
-  size_t first = std::string::npos;
+  // The first to be complete, so that it does not matter in which pieces the text came.
+  size_t first = 0, end = std::string::npos;
   const std::string* found = nullptr;
   for (const std::string& stop : stops_) {
     const size_t at = pending_.find(stop);
-    if (at == std::string::npos || at > first || (at == first && stop.size() >= found->size())) continue;
+    if (at == std::string::npos || at + stop.size() > end || (at + stop.size() == end && at >= first)) continue;
     first = at;
+    end = at + stop.size();
     found = &stop;
   }
   if (found) {
     stopped_ = true;
     matched_ = *found;
-    return pending_.substr(0, first + (include_stop_ ? found->size() : 0));
+    return pending_.substr(0, include_stop_ ? end : first);
   }
   size_t held = 0;  // longest suffix that is a proper prefix of a stop string
   for (const std::string& stop : stops_) {

@@ -26,8 +26,8 @@ class TextStream {
   // The end of the sequence: what was held back.
   std::string finish();
   bool stopped() const { return stopped_; }
-  // The stop string that ended the text: of those found the one that begins first, and of these the shortest. "" if
-  // none did.
+  // The stop string that ended the text: of those in it the one that is complete first, and of these the one that
+  // begins first, whatever the tokens are. "" if none did.
   const std::string& matched() const { return matched_; }
 
  private:

@@ -28,7 +28,7 @@ Tokenizer bytes_tokenizer() {
   json::object vocab;
   const auto add = [&](const std::string& token) { vocab[token] = vocab.size(); };
   for (int b = 0; b < 256; ++b) add(spelling(b));
-  for (const char* token : {"ab", "abc", "st", "op", "stop", "xs"}) add(token);
+  for (const char* token : {"ab", "abc", "ba", "baba", "st", "op", "stop", "xs"}) add(token);
   const json::object root{
       {"model", json::object{{"type", "BPE"}, {"vocab", vocab}, {"merges", json::array{}}}},
       {"decoder", json::object{{"type", "ByteLevel"}}},
@@ -105,19 +105,15 @@ TEST(TextStream, RandomTextsAgreeWithSearchingTheWholeText) {
       for (unsigned k = 1 + random() % 4; k-- > 0;) stop += static_cast<char>('a' + random() % 3);
       stops.push_back(stop);
     }
-    // A stop counts as soon as it is complete: at the first token after which one is found, before the earliest found.
-    std::string expected = whole, seen;
-    bool stopped = false;
-    for (const std::string& token : tokens) {
-      seen += token;
-      size_t first = std::string::npos;
-      for (const std::string& s : stops) first = std::min(first, seen.find(s));
-      if (first != std::string::npos) {
-        expected = seen.substr(0, first);
-        stopped = true;
-        break;
-      }
+    // The stop that is complete first ends the text, and of several the one that begins first.
+    size_t end = std::string::npos, first = 0;
+    for (const std::string& s : stops) {
+      const size_t at = whole.find(s);
+      if (at == std::string::npos || std::pair(at + s.size(), at) >= std::pair(end, first)) continue;
+      first = at, end = at + s.size();
     }
+    const bool stopped = end != std::string::npos;
+    const std::string expected = stopped ? whole.substr(0, first) : whole;
     const Outcome r = run(tokenizer, tokens, stops);
     EXPECT_EQ(r.text, expected);
     EXPECT_EQ(r.stopped, stopped);
@@ -137,7 +133,7 @@ TEST(TextStream, AnIncludedStopStringIsTheEndOfTheText) {
   }
 }
 
-TEST(TextStream, TheMatchedStopStringBeginsFirstAndIsTheShortestOfThese) {
+TEST(TextStream, TheMatchedStopStringIsCompleteFirstAndOfTheseBeginsFirstHoweverTheTextIsCut) {
   const Tokenizer tokenizer = bytes_tokenizer();
   const auto matched = [&](const std::vector<std::string>& tokens, std::vector<std::string> stops) {
     TextStream stream(&tokenizer, std::move(stops), true);
@@ -149,6 +145,9 @@ TEST(TextStream, TheMatchedStopStringBeginsFirstAndIsTheShortestOfThese) {
   EXPECT_EQ(matched({"abc"}, {"c", "bc"}), Pair("abc", "bc"));
   EXPECT_EQ(matched({"abc"}, {"abc", "ab"}), Pair("ab", "ab"));
   EXPECT_EQ(matched({"abc"}, {"ab", "abc"}), Pair("ab", "ab"));
+  for (const std::vector<std::string>& cut : {std::vector<std::string>{"b", "a", "b", "a"}, {"ba", "ba"}, {"baba"}}) {
+    EXPECT_EQ(matched(cut, {"baba", "ab"}), Pair("bab", "ab")) << cut.size();
+  }
   EXPECT_EQ(matched({"ab", "x"}, {"c", "xs"}), Pair("ab", "")) << "x may yet begin xs";
 }
 

@@ -45,7 +45,8 @@ size_t find_zero(std::string_view text) {
     case Reason::kDuplicateKey:
       throw bad_request("invalid_json", fmt::format("a key occurs twice in one object, at byte {} of the body", at));
     case Reason::kOverflow:
-      throw bad_request("invalid_value", fmt::format("the number at byte {} of the body is too large", at));
+      throw bad_request("invalid_value",
+                        fmt::format("the number at byte {} of the body, or its exponent, is too large", at));
     case Reason::kTooLarge:
     case Reason::kSyntax:
       break;
