@@ -68,7 +68,10 @@ int write_all(int fd, std::string_view text) {
 
 // Into a device, pipe or socket as it stands; nothing is created or replaced.
 void write_into(const std::string& path, const std::string& text) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  int fd = -1;
+  do {
+    fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);  // of a pipe: waits for its reader
+  } while (fd < 0 && errno == EINTR);
   if (fd < 0) cannot_create(path, errno);
   int code = write_all(fd, text);
   if (::close(fd) != 0 && code == 0) code = errno;

@@ -6,6 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -131,6 +134,48 @@ TEST_F(WriteOutput, APipeIsWrittenIntoAndStaysAPipe) {
   reader.join();
   EXPECT_EQ(got, "text");
   EXPECT_TRUE(fs::is_fifo(file("pipe")));
+}
+
+extern "C" void count_interruption(int) {}
+
+// F8: a signal that interrupts a system call every half a millisecond, on the thread that writes.
+TEST_F(WriteOutput, InterruptedCallsGoOnUntilAllIsWritten) {
+  ASSERT_EQ(::mkfifo(file("pipe").c_str(), 0600), 0);
+  const std::string text(1 << 20, 'x');  // sixteen times what a pipe holds
+  std::atomic<bool> done = false;
+  std::string got;
+  const pthread_t writer = ::pthread_self();
+  struct sigaction action{}, before{};
+  action.sa_handler = count_interruption;  // without SA_RESTART
+  ASSERT_EQ(::sigaction(SIGUSR1, &action, &before), 0);
+  std::thread interrupter([&] {
+    while (!done) {
+      ::pthread_kill(writer, SIGUSR1);
+      std::this_thread::sleep_for(std::chrono::microseconds(500));
+    }
+  });
+  std::thread reader([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the writer waits for somebody to open the other end
+    std::ifstream in(file("pipe"), std::ios::binary);
+    std::string piece(4096, ' ');
+    while (in.read(piece.data(), static_cast<std::streamsize>(piece.size())) || in.gcount() > 0) {
+      got.append(piece, 0, static_cast<size_t>(in.gcount()));
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  });
+  std::string error;
+  try {
+    write_output(file("pipe"), text);
+  } catch (const Error& e) {
+    error = e.what();
+    std::ofstream(file("pipe"), std::ios::binary | std::ios::in | std::ios::out);  // let the reader go
+  }
+  done = true;
+  interrupter.join();
+  reader.join();
+  ::sigaction(SIGUSR1, &before, nullptr);
+  EXPECT_EQ(error, "");
+  EXPECT_EQ(got, text);
 }
 
 // Sets environment variables for one test and clears them afterwards.

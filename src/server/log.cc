@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <ctime>
 
@@ -73,6 +74,7 @@ std::string json_line(LogLevel level, std::string_view message, std::initializer
 void write_stderr(std::string_view line) {
   while (!line.empty()) {
     const ssize_t n = ::write(STDERR_FILENO, line.data(), line.size());
+    if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return;
     line.remove_prefix(static_cast<size_t>(n));
   }
