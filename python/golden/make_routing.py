@@ -34,6 +34,14 @@ SPECS = [
     "lynx_bins:m=50%,sure=0.3", "lynx_bins:m=3,scores=sigmoid,min_batch=1,guard=off", "top_p:p=0.4", "top_p:p=0.7,norm=topk",
     "ser:k_min=1,t=0.4", "ser:k_min=2,t=0.7,norm=final",
 ]
+TABLE_SPECS = [
+    "sere:table=t,k0=1", "sere:table=t,k0=2,rho=0", "sere:table=t,k0=2,rho=0.6,norm=topk",
+    "sere:table=t,k0=1,rho=0.5,min_batch=1,norm=none", "sere:table=t,k0=1,rho=0,max_rows=5,norm=final",
+    "exfold:table=t,m=5", "exfold:table=t,m=50%,norm=topk", "exfold:table=t,m=4,pool=static,guard=off",
+    "exfold:table=t,m=3,guard=off,min_batch=1,always=1+0.3,norm=final", "cache_prior:table=t,lambda=0.2",
+    "cache_prior:table=t,lambda=0.6,k0=2,norm=topk", "cache_prior:table=t,lambda=50,k0=0",
+    "oea:k0=table,table=t", "oea:k0=table,table=t,guard=off,min_batch=1",
+]
 VARIANTS = {
     "softmax": [{}, {"renormalize": False}, {"bias": True}, {"n_group": 4, "topk_group": 2},
                 {"n_group": 3, "topk_group": 2, "group_score": "max", "routed_scaling_factor": 2.5,
@@ -62,12 +70,29 @@ def draw_rows(rng):
     return [kinds[i] for i in rng.integers(len(kinds), size=ROWS)]
 
 
+def draw_tables(rng, spec):
+    """The tables that a policy needs, multiples of 1/16 (1/128 where a sum is to be settled)."""
+    def draw(size, steps=16, most=1.0):
+        return (rng.integers(0, steps + 1, size) / steps * most).tolist()
+    name, square = spec.split(":")[0], (EXPERTS, EXPERTS)
+    if name == "sere":
+        return {"similarity": draw(square)}
+    if name == "exfold":
+        return {"fold_scale": draw(square, most=1.5), "fold_loss": draw(square), "norm": draw(EXPERTS, 128, 8),
+                "contribution": draw(EXPERTS, 128, 2)}
+    if name == "cache_prior":
+        return {"resident": rng.integers(0, 2, EXPERTS).tolist(), "rank_range": draw(None, 16, 4)}
+    return {"k0": int(rng.integers(1, TOP_K + 1))}
+
+
 def draw_request(rng, scoring, variant, spec, kind):
     request = {"logits": draw_logits(rng, kind), "scoring": scoring, "top_k": TOP_K, "policy": spec, **variant}
     if variant.get("bias"):
         request["bias"] = (rng.integers(-8, 9, EXPERTS) / 16).tolist()
     if rng.random() < 0.7:
         request["rows"] = draw_rows(rng)
+    if "table=" in spec:
+        request["tables"] = draw_tables(rng, spec)
     return request
 
 
@@ -97,7 +122,20 @@ def settled(request):
             return False
         if not settled_ratios(batch, t, arguments):
             return False
-    return settled_votes(batch, request, arguments)
+    return settled_votes(batch, request, arguments) and settled_bonuses(batch, request, arguments)
+
+
+def settled_bonuses(batch, request, arguments):
+    """Whether no expert with the bonus of a resident one stands just beside another."""
+    if not request["policy"].startswith("cache_prior"):
+        return True
+    bonus = float(arguments["lambda"]) * request["tables"]["rank_range"]
+    resident = np.array(request["tables"]["resident"], bool)
+    for rank in batch.rank:
+        biased = np.where(resident, rank.astype(np.float64) + bonus, rank)
+        if not apart(biased):
+            return False
+    return True
 
 
 def settled_ratios(batch, t, arguments):
@@ -127,6 +165,8 @@ def settled_ratios(batch, t, arguments):
 def settled_votes(batch, request, arguments):
     """Whether sums of weights over a group, where they decide, are zero or apart by MARGIN."""
     name = request["policy"].split(":")[0]
+    if name == "exfold":
+        return settled_contributions(batch, request)
     if name not in ("xshare", "des_vote"):
         return True
     for group in {row["group"] for row in batch.rows}:
@@ -135,6 +175,20 @@ def settled_votes(batch, request, arguments):
         votes = sum((routing.weight_votes(batch, t, None if of_all else batch.plain(t)) for t in rows), np.zeros(EXPERTS))
         gaps = np.diff(np.sort(votes[votes > 0]))
         if np.any(gaps < MARGIN):
+            return False
+    return True
+
+
+def settled_contributions(batch, request):
+    """The same for weights times norms, or for calibrated contributions."""
+    tables = request["tables"]
+    if "pool=static" in request["policy"]:
+        return len(set(tables["contribution"])) == EXPERTS
+    shares = np.array(tables["norm"]) / max(tables["norm"])
+    for group in {row["group"] for row in batch.rows}:
+        rows = [t for t, row in enumerate(batch.rows) if row["group"] == group and batch.own_reason(t) is None]
+        votes = sum((routing.weight_votes(batch, t, batch.plain(t)) * shares for t in rows), np.zeros(EXPERTS))
+        if np.any(np.diff(np.sort(votes[votes > 0])) < MARGIN):
             return False
     return True
 
@@ -158,6 +212,10 @@ def main():
         cases = [make_case(rng, scoring, variant, spec, "usual") for variant in variants for spec in SPECS]
         for kind in ("ties", "special"):
             cases += [make_case(rng, scoring, variants[0], spec, kind) for spec in SPECS]
+        rng = np.random.default_rng(SEED + 1)
+        cases += [make_case(rng, scoring, variant, spec, "usual") for variant in variants for spec in TABLE_SPECS]
+        for kind in ("ties", "special"):
+            cases += [make_case(rng, scoring, variants[0], spec, kind) for spec in TABLE_SPECS]
         cases = [case for case in cases if case]
         head = {"made_by": "python/golden/make_routing.py", "seed": SEED, "numpy": np.__version__}
         lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)

@@ -92,13 +92,13 @@ def divisor(batch, t, experts, norm):
     return mass(batch.mix[t][batch.order(t)[:batch.top_k if norm == "topk" else int(norm)]])
 
 
-def finish_weights(mix, experts, request, divide_by=F32(0)):
-    """Weights of one row's experts, in their order."""
+def finish_weights(mix, experts, request, divide_by=F32(0), total=F32(0)):
+    """Weights of one row's experts, in their order. `total`: what stands in for their sum, 0 for nothing."""
     weights = mix[experts]
     if divide_by > 0:
         weights = weights / divide_by
     elif request.get("renormalize", True) or request.get("scoring") == "softmax_topk":
-        total = mass(weights)
+        total = total if total > 0 else mass(weights)
         weights = weights / total if total > 0 else np.full(len(experts), F32(1) / F32(max(1, len(experts))), F32)
     return weights * F32(request.get("routed_scaling_factor", 1))
 
@@ -108,8 +108,8 @@ def finish_weights(mix, experts, request, divide_by=F32(0)):
 class Batch:
     """The rows of one step: rank [T][E], mix [T][E], rows [T] of {phase, isolated, group}, E and K."""
 
-    def __init__(self, rank, mix, rows, top_k):
-        self.rank, self.mix, self.rows, self.top_k = rank, mix, rows, top_k
+    def __init__(self, rank, mix, rows, top_k, tables=None):
+        self.rank, self.mix, self.rows, self.top_k, self.tables = rank, mix, rows, top_k, tables or {}
         self.n_experts = len(rank[0])
 
     def order(self, t):
@@ -133,7 +133,8 @@ class Batch:
         return [(self.plain(t), "phase" if row["phase"] == "pad" else reason) for t, row in enumerate(self.rows)]
 
 
-# ---- Policies: (batch, arguments) -> per row (experts best first, reason it stayed plain or None)
+# ---- Policies: (batch, arguments) -> per row (experts best first, reason it stayed plain or None), and a third entry
+# {expert: what its slots count in place of the expert's own weight score} where slots stand for other experts
 
 def topk(batch, _):
     return batch.all_plain("policy")
@@ -171,11 +172,13 @@ def oea(batch, arguments):
     min_batch, max_rows = int(arguments.get("min_batch", 2)), int(arguments.get("max_rows", sys.maxsize))
     keep, lend = arguments.get("underfill") == "keep", arguments.get("lend") == "prefill"
     guard = arguments.get("guard", "on") == "on"
-    if not auto and int(arguments["k0"]) == 0:
+    by_table = arguments["k0"] == "table"
+    if not auto and not by_table and int(arguments["k0"]) == 0:
         return batch.all_plain("policy")
 
     groups = {row["group"] for row in batch.rows}
-    k0s = {g: largest_k0(batch, g, arguments["t"]) if auto else int(arguments["k0"]) for g in groups}
+    own_k0 = 0 if auto else batch.tables["k0"] if by_table else int(arguments["k0"])
+    k0s = {g: largest_k0(batch, g, arguments["t"]) if auto else own_k0 for g in groups}
     n_rows = sum(row["phase"] != "pad" for row in batch.rows)
     union, eligible = {}, {}
     for t, row in enumerate(batch.rows):
@@ -233,8 +236,9 @@ def kept_experts(arguments, layer=0):
     return {int(p[-1]) for p in pairs if len(p) == 1 or int(p[0]) == layer}
 
 
-def pool_policy(batch, arguments, vote, protect, size, has_guard=True):
-    """Policies that choose a pool by vote: protected and kept experts, then those of most votes, ties to the lower id."""
+def pool_policy(batch, arguments, vote, protect, size, has_guard=True, take=None):
+    """Policies that choose a pool by vote: protected and kept experts, then those of most votes, ties to the lower id.
+    take(t, pool) -> (experts, None, counts) of an applied row; without it a row takes its K best."""
     min_batch, max_rows = int(arguments.get("min_batch", 2)), int(arguments.get("max_rows", sys.maxsize))
     n_rows = sum(row["phase"] != "pad" for row in batch.rows)
     pools, reasons = {}, {}
@@ -258,6 +262,9 @@ def pool_policy(batch, arguments, vote, protect, size, has_guard=True):
     for t, row in enumerate(batch.rows):
         reason = batch.own_reason(t) or reasons.get(row["group"])
         pool = pools.get(row["group"], set())
+        if take and not reason:
+            answer.append(take(t, pool))
+            continue
         chosen = batch.plain(t) if reason else [e for e in batch.order(t) if e in pool][:batch.top_k]
         answer.append((chosen, reason))
     return answer
@@ -341,8 +348,93 @@ def ser(batch, arguments):
     return per_row(batch, choose)
 
 
+def merged(batch, t, slots):
+    """A row of (expert that runs the slot, what the slot counts): slots of one expert are summed in float32, in order."""
+    counts = {}
+    for expert, count in slots:
+        counts[expert] = counts.get(expert, F32(0)) + F32(count)
+    return [e for e in batch.order(t) if e in counts], None, counts
+
+
+def sere(batch, arguments):
+    """SERE, arXiv 2602.07616: slots beyond the k0 best move to the most similar of the rows' k0 best."""
+    k0, rho = int(arguments["k0"]), float(arguments.get("rho", 0.1))
+    min_batch, max_rows = int(arguments.get("min_batch", 2)), int(arguments.get("max_rows", sys.maxsize))
+    alike = np.array(batch.tables["similarity"], F32)
+    n_rows = sum(row["phase"] != "pad" for row in batch.rows)
+    answer = []
+    for t, row in enumerate(batch.rows):
+        peers = [u for u, other in enumerate(batch.rows)
+                 if other["group"] == row["group"] and batch.own_reason(u) is None]
+        reason = batch.own_reason(t)
+        if reason is None and len(peers) < min_batch:
+            reason = "min_batch"
+        if reason is None and n_rows > max_rows:
+            reason = "max_rows"
+        if reason is not None:
+            answer.append((batch.plain(t), reason))
+            continue
+        primary = set().union(*(batch.order(u)[:k0] for u in peers))
+        targets = sorted(primary & set(batch.order(t)))
+        slots = []
+        for expert in batch.plain(t):
+            to = expert
+            if expert not in primary and targets:
+                best = max(targets, key=lambda v: (alike[expert][v], -v))
+                to = best if rho == 0 or float(alike[expert][best]) >= rho else expert
+            slots.append((to, batch.mix[t][expert]))
+        answer.append(merged(batch, t, slots))
+    return answer
+
+
+def exfold(batch, arguments):
+    """ExFold, arXiv 2608.24938: slots outside a pool go to its experts that stand in for theirs best."""
+    scale, loss = np.array(batch.tables["fold_scale"], F32), np.array(batch.tables["fold_loss"], F32)
+    static = arguments.get("pool") == "static"
+    values = np.array(batch.tables["contribution" if static else "norm"], F32)
+    shares = values / values.max() if values.max() > 0 else np.ones_like(values)
+
+    def vote(t):
+        if static:
+            return np.maximum(shares.astype(np.float64), 2.0 ** -40)
+        votes = np.zeros(batch.n_experts)
+        for e in batch.plain(t):
+            votes[e] = batch.mix[t][e] * shares[e]
+        return votes
+
+    def take(t, pool):
+        targets = sorted(pool & set(batch.order(t)))
+        slots = []
+        for expert in batch.plain(t):
+            if expert in pool:
+                slots.append((expert, batch.mix[t][expert]))
+            elif targets:
+                to = min(targets, key=lambda v: (loss[expert][v], v))
+                if scale[expert][to] > 0:
+                    slots.append((to, batch.mix[t][expert] * scale[expert][to]))
+        if not slots:
+            slots = [(e, batch.mix[t][e]) for e in batch.order(t) if e in pool][:1]
+        return merged(batch, t, slots)
+    return pool_policy(batch, arguments, vote, lambda t: [], lambda plain: budget(arguments["m"], plain), take=take)
+
+
+def cache_prior(batch, arguments):
+    """The cache-prior rule of arXiv 2412.00099, with the mean range of a calibration."""
+    k0 = int(arguments.get("k0", 1))
+    bonus = F32(float(arguments["lambda"]) * float(F32(batch.tables["rank_range"])))
+    resident = batch.tables["resident"]
+
+    def choose(t):
+        order, rank = batch.order(t), batch.rank[t]
+        rest = sorted(order[k0:], key=lambda e: (-(rank[e] + bonus if resident[e] else rank[e]), e))
+        chosen = set(order[:k0]) | set(rest[:max(0, batch.top_k - k0)])
+        return [e for e in order if e in chosen]
+    return per_row(batch, choose)
+
+
 POLICIES = {"topk": topk, "prune": prune, "oea": oea, "xshare": xshare, "des_vote": des_vote, "lynx": lynx,
-            "lynx_bins": lynx_bins, "top_p": top_p, "ser": ser}
+            "lynx_bins": lynx_bins, "top_p": top_p, "ser": ser, "sere": sere, "exfold": exfold,
+            "cache_prior": cache_prior}
 
 
 # ---- Requests
@@ -366,20 +458,33 @@ def make_batch(request):
     rows = [{"phase": "decode", "isolated": False, "group": 0, **row} for row in request.get("rows") or
             [{}] * len(request["logits"])]
     scored = [score_row(np.array([decode(x) for x in row], F32), request) for row in request["logits"]]
-    return Batch([rank for rank, _ in scored], [mix for _, mix in scored], rows, request["top_k"])
+    return Batch([rank for rank, _ in scored], [mix for _, mix in scored], rows, request["top_k"],
+                 request.get("tables"))
+
+
+def weigh(batch, t, row, request, norm):
+    """The finished weights of one row of a policy's answer."""
+    experts, reason, *counts = row
+    mix = batch.mix[t]
+    if not counts:
+        return finish_weights(mix, experts, request, F32(0) if reason else divisor(batch, t, experts, norm))
+    own = mix.copy()
+    for expert, count in counts[0].items():
+        own[expert] = count
+    divide_by = mass(own[experts]) if norm == "final" else divisor(batch, t, experts, norm)
+    return finish_weights(own, experts, request, divide_by, mass(mix[batch.plain(t)]))
 
 
 def answer(request):
     batch = make_batch(request)
     name, arguments = parse_spec(request.get("policy", "topk"))
-    chosen = POLICIES[name](batch, arguments)
+    answers = POLICIES[name](batch, arguments)
+    chosen = [row[:2] for row in answers]
     plain = [batch.plain(t) for t in range(len(batch.rows))]
     norm = arguments.get("norm", "model")
-    divisors = [F32(0) if reason else divisor(batch, t, experts, norm) for t, (experts, reason) in enumerate(chosen)]
     return {
         "experts": [experts for experts, _ in chosen],
-        "weights": [[encode(w) for w in finish_weights(mix, experts, request, divide_by)]
-                    for mix, (experts, _), divide_by in zip(batch.mix, chosen, divisors)],
+        "weights": [[encode(w) for w in weigh(batch, t, row, request, norm)] for t, row in enumerate(answers)],
         "active": sorted({e for experts, _ in chosen for e in experts}),
         "active_plain": sorted({e for experts in plain for e in experts}),
         "plain_reason": [reason for _, reason in chosen],

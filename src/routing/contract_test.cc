@@ -13,7 +13,9 @@ namespace {
 using test::Case;
 using test::Rng;
 
-bool fits(const Policy& policy, const Case& c) {
+// Gives the policy its tables, if it has any, for case `i`; whether it fits the case then.
+bool fits(Policy& policy, const Case& c, int i) {
+  test::prepare(policy, c.n_experts, c.top_k, static_cast<uint64_t>(i));
   try {
     policy.check(c.n_experts, c.top_k);
     return true;
@@ -23,12 +25,12 @@ bool fits(const Policy& policy, const Case& c) {
 }
 
 // The invariants ("O1", "P6" ...) that `policy` breaks under `declared` within `n` random cases.
-std::set<std::string> broken(const Policy& policy, const PolicyProperties& declared, int n) {
+std::set<std::string> broken(Policy& policy, const PolicyProperties& declared, int n) {
   std::set<std::string> names;
   for (int i = 0; i < n; ++i) {
     Rng rng(static_cast<uint64_t>(i));
     const Case c = test::random_case(rng);
-    if (!fits(policy, c)) continue;
+    if (!fits(policy, c, i)) continue;
     for (const std::string& v : test::violations(policy, declared, c, static_cast<uint64_t>(i))) {
       names.insert(v.substr(0, v.find(':')));
     }
@@ -46,7 +48,7 @@ TEST(Contract, EveryPolicyKeepsWhatItsPropertiesPromise) {
       for (int i = 0; i < kCases; ++i) {
         Rng rng(static_cast<uint64_t>(i));
         const Case c = test::random_case(rng);
-        if (!fits(*policy, c)) continue;
+        if (!fits(*policy, c, i)) continue;
         ++ran;
         const auto found = test::violations(*policy, policy->properties(), c, static_cast<uint64_t>(i));
         ASSERT_TRUE(found.empty()) << spec << ", case " << i << ": " << found.front();
@@ -70,8 +72,8 @@ TEST(Contract, EveryExampleIsCanonicalAndTogetherTheyUseEveryArgument) {
 
 TEST(Contract, DefaultArgumentsHaveTheDeclaredProperties) {
   const auto properties = [](const PolicyProperties& p) {
-    return std::vector<bool>{p.union_exact, p.keeps_top_k0, p.fills_union,  p.batch_free,
-                             p.may_repeat,  p.ids_decide,   p.at_most_plain};
+    return std::vector<bool>{p.union_exact, p.keeps_top_k0,  p.fills_union, p.batch_free, p.may_repeat,
+                             p.ids_decide,  p.at_most_plain, p.uses_tables, p.reweighs};
   };
   for (const PolicyInfo& info : policy_list()) {
     std::string spec = info.name;
@@ -98,6 +100,12 @@ TEST(Contract, AFalseDeclarationIsCaught) {
       {"oea:k0=1,floor=0.3,guard=off", &PolicyProperties::by_rank, "by_rank"},
       {"oea:k0=1,underfill=keep,guard=off", &PolicyProperties::union_exact, "O1"},
       {"oea:k0=2,lend=prefill,guard=off", &PolicyProperties::union_exact, "O1"},
+      {"sere:table=t.tables,k0=2", &PolicyProperties::batch_free, "batch_free"},
+      {"sere:table=t.tables,k0=2", &PolicyProperties::union_exact, "O1"},
+      {"sere:table=t.tables,k0=2", &PolicyProperties::fills_union, "P6"},
+      {"exfold:table=t.tables,m=3", &PolicyProperties::by_rank, "by_rank"},
+      {"exfold:table=t.tables,m=3,pool=static,guard=off", &PolicyProperties::at_most_plain, "P5"},
+      {"cache_prior:table=t.tables,lambda=0.5", &PolicyProperties::at_most_plain, "P5"},
   };
   for (const FalseClaim& claim : claims) {
     const auto policy = make_policy(claim.spec);
@@ -132,6 +140,33 @@ class Sabotaged final : public Policy {
   PolicyProperties properties_ = make_policy("oea:k0=1")->properties();
 };
 
+TEST(Contract, APolicyWithTablesIsRefusedWithoutThemAndNoOtherNamesAFile) {
+  for (const PolicyInfo& info : policy_list()) {
+    for (const std::string& spec : info.examples) {
+      const auto policy = make_policy(spec);
+      const bool needs = policy->properties().uses_tables;
+      EXPECT_EQ(!policy->tables_file().empty(), needs) << spec;
+      if (!needs) continue;
+      EXPECT_THROW(policy->check(8, 4), Error) << spec << " without tables";
+      policy->use_tables(test::random_tables(9, 4, 1));
+      EXPECT_THROW(policy->check(8, 4), Error) << spec << " with tables of other layers";
+      auto bare = std::make_shared<RoutingTables>();
+      bare->n_experts = 8;
+      bare->top_k = 4;
+      bare->layers.resize(1);
+      policy->use_tables(bare);
+      EXPECT_THROW(policy->check(8, 4), Error) << spec << " with a file that lacks its table";
+    }
+  }
+}
+
+TEST(Contract, SlotsThatStandForOthersMustBeDeclared) {
+  const auto policy = make_policy("sere:table=t.tables,k0=1,rho=0");
+  PolicyProperties declared = policy->properties();
+  declared.reweighs = false;
+  EXPECT_TRUE(broken(*policy, declared, 1000).count("reweighs"));
+}
+
 struct Sabotage {
   const char* what;
   oracle::Fault fault;
@@ -153,13 +188,13 @@ TEST(Contract, ASabotagedPolicyIsCaught) {
       {"the second of a base set is dropped", oracle::Fault::kForgetsSecondBase, "P1"},
   };
   for (const Sabotage& sabotage : cases) {
-    const Sabotaged policy("oea:k0=2,min_batch=1,guard=off", sabotage.fault);
+    Sabotaged policy("oea:k0=2,min_batch=1,guard=off", sabotage.fault);
     EXPECT_TRUE(broken(policy, policy.properties(), 1000).count(sabotage.invariant)) << sabotage.what;
   }
 }
 
 TEST(Contract, TheSameOracleWithoutAFaultIsNotAccused) {
-  const Sabotaged policy("oea:k0=2,min_batch=1,guard=off", oracle::Fault::kNone);
+  Sabotaged policy("oea:k0=2,min_batch=1,guard=off", oracle::Fault::kNone);
   EXPECT_TRUE(broken(policy, policy.properties(), 1000).empty());
 }
 
@@ -188,7 +223,8 @@ class Greedy final : public Policy {
 };
 
 TEST(Contract, LoadingMoreThanPlainRoutingIsCaught) {
-  EXPECT_TRUE(broken(Greedy(), Greedy().properties(), 1000).count("P5"));
+  Greedy greedy;
+  EXPECT_TRUE(broken(greedy, greedy.properties(), 1000).count("P5"));
 }
 
 }  // namespace

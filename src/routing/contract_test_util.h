@@ -23,6 +23,7 @@
 #include "routing/oracle_test_util.h"
 #include "routing/policy.h"
 #include "routing/scoring.h"
+#include "routing/tables_test_util.h"
 
 namespace carpool::test {
 
@@ -47,13 +48,14 @@ inline std::string argument(const oracle::Settings& spec, const std::string& key
   return absent;
 }
 
+// A policy with tables has those of prepare(policy, E, K, seed).
 class Checker {
  public:
   Checker(const Policy& policy, const PolicyProperties& declared, const Case& c, uint64_t seed)
       : policy_(policy), declared_(declared), case_(c), in_(c.input()), rng_(seed) {
     const oracle::Settings spec = oracle::parse(policy.spec());
     const std::string k0 = argument(spec, "k0", "0");
-    k0_ = k0 == "auto" ? 0 : std::stoi(k0);
+    k0_ = k0 == "auto" ? 0 : k0 == "table" ? random_tables(c.n_experts, c.top_k, seed)->layers[0].k0 : std::stoi(k0);
     p_ = std::stod(argument(spec, "p", "1"));
     k_max_ = std::stoi(argument(spec, "k_max", std::to_string(c.top_k)));
     max_p_ = std::stoi(argument(spec, "max_p", std::to_string(c.n_experts)));
@@ -133,6 +135,9 @@ class Checker {
       const auto rank = [&](int e) { return std::find(order.begin(), order.end(), e) - order.begin(); };
       const bool sorted = std::is_sorted(row.begin(), row.end(), [&](int a, int b) { return rank(a) < rank(b); });
       if (!declared_.may_repeat) expect(sorted, "C1", text + ": not best first");
+      bool reweighed = chosen_.sum(t) > 0;
+      for (int i = chosen_.begin(t); i < chosen_.end(t); ++i) reweighed = reweighed || chosen_.mix(i) >= 0;
+      expect(!reweighed || (declared_.reweighs && applied(t)), "reweighs", text + ": slots weigh for other experts");
       const int limit = applied(t) ? k_max_ : case_.top_k;
       const int most = std::max(limit, applied(t) ? case_.top_k : 0);  // a row may keep its plain choice
       expect(static_cast<int>(row.size()) <= most, "O3", text + ": too many experts");
@@ -173,12 +178,19 @@ class Checker {
       for (int e : experts) sum += std::max(0.0f, in_.weight_row(t)[static_cast<size_t>(e)]);
       return sum;
     };
-    const double own = mass(row_of(chosen_, t));
-    if (!applied(t) || norm_ == "model" || norm_ == "final") return 1;
+    double own = mass(row_of(chosen_, t)), by_model = 1;
+    if (declared_.reweighs && applied(t)) {
+      own = 0;
+      for (int i = chosen_.begin(t); i < chosen_.end(t); ++i) own += chosen_.mix(i);
+      const double plain = mass(oracle::plain_row(in_, t));
+      if (plain > 0) by_model = own / plain;  // the model's rule divides by the sum over the plain choice
+    }
+    if (!applied(t) || norm_ == "model") return by_model;
+    if (norm_ == "final") return own > 0 ? 1 : by_model;
     if (norm_ == "none") return own;
     const size_t best = norm_ == "topk" ? static_cast<size_t>(case_.top_k) : std::stoul(norm_);
     const double reference = mass(oracle::first(oracle::ranked(in_, t), best));
-    return reference > 0 ? own / reference : 1;
+    return reference > 0 ? own / reference : by_model;
   }
 
   void weights() {
@@ -195,7 +207,9 @@ class Checker {
       const auto n = static_cast<double>(chosen_.row(t).size());
       expect(sane, "C1", fmt::format("row {} has a weight that is not finite or negative", t));
       // At most n float32 additions here, as many in the divisor, and one division per slot: half-ulp errors each.
-      const double wanted = wanted_sum(t), terms = n + (norm_ == "model" ? 0 : case_.n_experts);
+      // Slots that stand for others are products and sums themselves.
+      const double more = (norm_ == "model" ? 0 : case_.n_experts) + (declared_.reweighs ? 2 * case_.top_k : 0);
+      const double wanted = wanted_sum(t), terms = n + more;
       const double bound = terms * wanted * std::numeric_limits<float>::epsilon();
       if (n > 0)
         expect(std::fabs(sum - wanted) <= bound, "P7", fmt::format("C6: row {} has weights that sum to {}", t, sum));
@@ -296,6 +310,7 @@ class Checker {
   }
 
   void ties() {
+    if (declared_.uses_tables) return;  // tables tell experts apart that scores do not
     for (float r : case_.rank) {
       if (r != case_.rank[0] || !(r > -kInf)) return;
     }
@@ -438,7 +453,7 @@ class Checker {
   }
 
   void relabel() {
-    if (p_ < 1 || declared_.ids_decide || has_ties())
+    if (p_ < 1 || declared_.ids_decide || declared_.uses_tables || has_ties())
       return;  // with p < 1 the order of a sum over experts is part of the definition
     std::vector<int> label(static_cast<size_t>(case_.n_experts));
     std::iota(label.begin(), label.end(), 0);

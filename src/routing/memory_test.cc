@@ -12,6 +12,7 @@
 #include "routing/policy.h"
 #include "routing/policy_set.h"
 #include "routing/scoring.h"
+#include "routing/tables_test_util.h"
 
 #ifndef CARPOOL_SANITIZED
 namespace {
@@ -49,6 +50,7 @@ TEST(Memory, NothingIsAllocatedAfterTheLargestBatchWasSeen) {
   for (const PolicyInfo& info : policy_list()) {
     for (const std::string& spec : info.examples) {
       const auto policy = make_policy(spec);
+      test::prepare(*policy, kExperts, kTopK, 1);
       Scratch scratch;
       Selection chosen, plain;
       RoutingCounters counters;

@@ -15,7 +15,8 @@ namespace carpool {
 namespace {
 
 struct OeaArguments {
-  int k0 = 0;  // with `target`: the largest of 1 to K whose union the target holds
+  int k0 = 0;  // with `target`: the largest of 1 to K whose union the target holds; with `table`: each layer's
+  std::string table;
   std::optional<Budget> target;
   double p = 1;      // 1 and above: no mass test
   double floor = 0;  // of an expert beyond the base set: share of the weight of the row's best
@@ -31,7 +32,7 @@ struct OeaArguments {
 class Oea final : public PolicyBase {
  public:
   Oea(const OeaArguments& arguments, std::string spec, const PolicyProperties& properties)
-      : PolicyBase(std::move(spec), properties), arg_(arguments) {}
+      : PolicyBase(std::move(spec), properties, arguments.table, TableKind::kK0), arg_(arguments) {}
 
   void select(const RouterInput& in, Scratch& scratch, Selection& out) const override;
   bool is_plain(int top_k) const override;
@@ -49,7 +50,8 @@ class Oea final : public PolicyBase {
 // The largest k0 of each group whose base sets together are within the target. Unions grow with k0, so counting the
 // experts that some row ranks k0-th and none better gives them all in one pass.
 void Oea::find_k0(const RouterInput& in, int n_groups, Scratch& scratch) const {
-  scratch.group_k0.assign(static_cast<size_t>(n_groups), arg_.k0);
+  const LayerTables* tables = tables_of(in.layer);
+  scratch.group_k0.assign(static_cast<size_t>(n_groups), tables ? tables->k0 : arg_.k0);
   if (!arg_.target) return;
   const auto E = static_cast<size_t>(in.n_experts);
   scratch.votes.assign(E * static_cast<size_t>(n_groups), in.top_k);  // best rank that a row gives the expert
@@ -113,7 +115,7 @@ float Oea::lowest_weight(const RouterInput& in, int t, Scratch& scratch) const {
 }
 
 void Oea::select(const RouterInput& in, Scratch& scratch, Selection& out) const {
-  if (arg_.k0 == 0 && !arg_.target) return select_plain(in, scratch, out);
+  if (arg_.k0 == 0 && !arg_.target && !tables_of(in.layer)) return select_plain(in, scratch, out);
   out.start(in.rows(), std::max(in.top_k, arg_.k_max.value_or(0)));
   const int n_groups = number_groups(in, scratch);
   guard_batch(in, arg_.guards, scratch);
@@ -146,19 +148,21 @@ void Oea::select(const RouterInput& in, Scratch& scratch, Selection& out) const 
 
 // With k0 = k_max = K a base set is the plain choice and nothing can be added, whatever the guards say.
 bool Oea::is_plain(int top_k) const {
-  if (arg_.target) return false;
+  if (arg_.target || !arg_.table.empty()) return false;
   return arg_.k0 == 0 || (arg_.k0 == top_k && arg_.p >= 1 && arg_.k_max.value_or(top_k) == top_k &&
                           arg_.divisor.kind == Divisor::Kind::kModel);
 }
 
 void Oea::check(int n_experts, int top_k) const {
-  if (arg_.k0 > top_k)
-    refuse(*this, fmt::format("k0 {} is more than the model's {} experts per token", arg_.k0, top_k));
+  check_tables(n_experts);
+  int k0 = arg_.k0;
+  for (size_t l = 0; tables() && l < tables()->layers.size(); ++l) k0 = std::max(k0, tables()->layers[l].k0);
+  if (k0 > top_k) refuse(*this, fmt::format("k0 {} is more than the model's {} experts per token", k0, top_k));
   const auto in_range = [&](const char* key, const std::optional<int>& value) {
     if (!value) return;
     if (*value > n_experts)
       refuse(*this, fmt::format("{} {} is more than the layer's {} experts", key, *value, n_experts));
-    if (*value < arg_.k0) refuse(*this, fmt::format("{} {} is less than k0 {}", key, *value, arg_.k0));
+    if (*value < k0) refuse(*this, fmt::format("{} {} is less than k0 {}", key, *value, k0));
   };
   in_range("k_max", arg_.k_max);
   in_range("max_p", arg_.max_p);
@@ -166,10 +170,15 @@ void Oea::check(int n_experts, int top_k) const {
 
 std::unique_ptr<Policy> make_oea(Arguments& arguments, const PolicyProperties& declared) {
   OeaArguments a;
-  const std::optional<int> k0 = arguments.required_integer_or("k0", "auto", 0, kMaxArgument);
+  std::string word;
+  const std::optional<int> k0 = arguments.required_integer_or("k0", {"auto", "table"}, 0, kMaxArgument, &word);
+  a.table = arguments.file("table");
   a.target = arguments.optional_budget("t");
-  if (!k0 && !a.target) arguments.fail("k0=auto needs the experts that a group may load, t=32 or t=50%");
-  if (k0 && a.target) arguments.fail(fmt::format("t is for k0=auto, but k0 is {}", *k0));
+  const std::string given = k0 ? fmt::format("{}", *k0) : word;
+  if (word == "auto" && !a.target) arguments.fail("k0=auto needs the experts that a group may load, t=32 or t=50%");
+  if (word == "table" && a.table.empty()) arguments.fail("k0=table needs the file of the layers' k0, table=FILE");
+  if (word != "auto" && a.target) arguments.fail(fmt::format("t is for k0=auto, but k0 is {}", given));
+  if (word != "table" && !a.table.empty()) arguments.fail(fmt::format("table is for k0=table, but k0 is {}", given));
   a.k0 = k0.value_or(0);
   a.p = arguments.number_above("p", 1.0, 0.0);
   a.k_max = arguments.optional_integer("k_max", 1, kMaxArgument);
@@ -183,6 +192,7 @@ std::unique_ptr<Policy> make_oea(Arguments& arguments, const PolicyProperties& d
   a.union_guard = arguments.choice("guard", {"on", "off"}) == 0;
 
   PolicyProperties properties = declared;
+  properties.uses_tables = !a.table.empty();
   if (a.target) properties.union_exact = properties.keeps_top_k0 = false;  // there is no k0 to state them with
   if (a.floor > 0) properties.fills_union = false;
   if (a.floor > 0 || a.p < 1) properties.by_rank = false;
@@ -197,8 +207,10 @@ PolicyDescription describe_oea() {
   return {
       .summary = "every decode row keeps its k0 best experts and fills up to K from the union of the group's",
       .arguments = {{"k0",
-                     "experts that every row keeps, 1 to K; 0 switches the policy off; auto: the most that t allows",
+                     "experts that every row keeps, 1 to K; 0 switches the policy off; auto: the most that t allows; "
+                     "table: what the table says for the layer",
                      "required"},
+                    table_argument("each layer's k0, for k0=table", "none"),
                     {"t", "with k0=auto: experts per group, a number or 50% of what plain routing loads", "none"},
                     {"p", "a row keeps fewer than k0 once they hold this share of its weight; 1 and above: never", "1"},
                     {"k_max", "most experts per row", "K"},
@@ -216,6 +228,8 @@ PolicyDescription describe_oea() {
                    "oea:k0=auto,t=75%,floor=0.2,norm=topk",
                    "oea:k0=1,floor=0.3,guard=off",
                    "oea:k0=2,norm=none",
+                   "oea:k0=table,table=t.tables",
+                   "oea:k0=table,table=t.tables,p=0.7,min_batch=1,guard=off",
                    "oea:k0=1,p=0.6,floor=0.5,norm=6,guard=off",
                    "oea:k0=0",
                    "oea:k0=1",

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "routing/tables.h"
 #include "routing/types.h"
 
 namespace carpool {
@@ -26,6 +27,8 @@ struct PolicyProperties {
   bool ids_decide = false;     // experts of equal standing in the group, not only in a row, are told apart by their ids
   bool by_rank = false;        // choices depend on the order of a row's scores alone, not on weights
   bool at_most_plain = false;  // never more distinct experts than plain routing of the same rows
+  bool uses_tables = false;  // choices depend on tables of the model's layers (tables.h): which expert is which counts
+  bool reweighs = false;     // a slot may stand for other experts and weigh what they would (Selection::push)
 };
 
 class Policy {
@@ -43,8 +46,14 @@ class Policy {
   virtual std::string spec() const = 0;
   // True when select() is plain top-k for every input of a model with `top_k` experts per token.
   virtual bool is_plain(int top_k) const = 0;
-  // Throws Error{kConfig} when an argument does not fit a layer of E experts, K per token (k0 > K, k_max > E ...).
+  // Throws Error{kConfig} when an argument does not fit a layer of E experts, K per token (k0 > K, k_max > E ...), or
+  // when the policy needs tables and has none, or none of such a layer.
   virtual void check(int n_experts, int top_k) const = 0;
+
+  // The file that the spec names for tables; "" for a policy that needs none. Nothing here reads it: whoever has the
+  // model does (model/routing_tables.h) and hands over what is in it. In layers without tables the policy is plain.
+  virtual std::string tables_file() const { return ""; }
+  virtual void use_tables(std::shared_ptr<const RoutingTables>) {}
 };
 
 // What `carpool routing list` shows.

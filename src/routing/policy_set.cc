@@ -18,6 +18,8 @@ PolicyProperties common_properties(const std::vector<const Policy*>& policies) {
     common.by_rank = common.by_rank && policy->properties().by_rank;
     common.may_repeat = common.may_repeat || policy->properties().may_repeat;
     common.ids_decide = common.ids_decide || policy->properties().ids_decide;
+    common.uses_tables = common.uses_tables || policy->properties().uses_tables;
+    common.reweighs = common.reweighs || policy->properties().reweighs;
   }
   return common;
 }
@@ -59,8 +61,10 @@ void PolicySet::select(const RouterInput& in, Scratch& scratch, Selection& out) 
       continue;
     }
     const Selection& part = scratch.parts[static_cast<size_t>(p)];
-    for (const int expert : part.row(t)) out.push(expert);
-    out.end_row(part.reason(t), part.divisor(t));
+    for (int slot = part.begin(t); slot < part.end(t); ++slot) {
+      out.push(part.experts()[static_cast<size_t>(slot)], part.mix(slot));
+    }
+    out.end_row(part.reason(t), part.divisor(t), part.sum(t));
   }
 }
 

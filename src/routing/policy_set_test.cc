@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "routing/cases_test_util.h"
 #include "routing/counters.h"
+#include "routing/tables_test_util.h"
 
 namespace carpool {
 namespace {
@@ -75,6 +76,33 @@ TEST(PolicySet, OnePolicyOrRowsOfOnePolicyOnlyAreThatPolicyExactly) {
       for (int t = 0; t < c.rows(); ++t) expect_same_row(got, t, expected, t, "case " + std::to_string(i));
     }
   }
+}
+
+TEST(PolicySet, SlotsThatStandForOthersKeepWhatTheyCount) {
+  const auto sere = make_policy("sere:table=t,k0=1,rho=0"), topk = make_policy("topk");
+  sere->use_tables(test::random_tables(6, 3, 4));
+  test::Case c{6, 3, {}, {}, {}};
+  for (int t = 0; t < 3; ++t) {
+    std::vector<float> row = {.3f, .2f, .2f, .1f, .1f, .1f};
+    std::rotate(row.begin(), row.begin() + t, row.end());
+    TokenInfo token;
+    token.policy = t == 2 ? 1 : 0;
+    c.add_row(row, row, token);
+  }
+  const Selection together = select(PolicySet({sere.get(), topk.get()}), c);
+  test::Case two = c.without_rows();
+  for (int t = 0; t < 2; ++t) two.add_row_of(c, t);
+  const Selection alone = select(*sere, two);
+  for (int t = 0; t < 2; ++t) {
+    expect_same_row(together, t, alone, t, "sere");
+    EXPECT_EQ(together.sum(t), alone.sum(t));
+    EXPECT_GT(alone.sum(t), 0);
+    for (int i = 0; i < static_cast<int>(alone.row(t).size()); ++i) {
+      EXPECT_EQ(together.mix(together.begin(t) + i), alone.mix(alone.begin(t) + i));
+      EXPECT_GE(alone.mix(alone.begin(t) + i), 0);
+    }
+  }
+  EXPECT_EQ(together.sum(2), 0);
 }
 
 // K = 3 of 6. Rows 0 and 1 like {0,1,2}, rows 2 and 3 like {5,4,3}.

@@ -83,7 +83,16 @@ void PoolPolicy::admit_best_of_empty_rows(const RouterInput& in, int n_groups, S
   for (size_t i = 0; i < scratch.candidates.size(); i += 2) sets.add(scratch.candidates[i], scratch.candidates[i + 1]);
 }
 
+void PoolPolicy::take(const RouterInput& in, int t, int pool, const ExpertSets& sets, Scratch& scratch,
+                      Selection& out) const {
+  const auto in_pool = [&](int expert) { return sets.has(pool, expert); };
+  const std::span<const int> chosen = best_ranked(in.rank_row(t), in.top_k, scratch, in_pool);
+  for (const int expert : chosen) out.push(expert);
+  out.end_row(PlainReason::kApplied, pool_.divisor.of(in, t, chosen, scratch));
+}
+
 void PoolPolicy::select(const RouterInput& in, Scratch& scratch, Selection& out) const {
+  if (!applies(in)) return select_plain(in, scratch, out);
   out.start(in.rows(), in.top_k);
   const int n_groups = number_groups(in, scratch);
   guard_batch(in, pool_.guards, scratch);
@@ -103,14 +112,11 @@ void PoolPolicy::select(const RouterInput& in, Scratch& scratch, Selection& out)
     PlainReason reason = own_reason(in.tokens[t]);
     const int g = scratch.group_of_row[t];
     if (reason == PlainReason::kApplied) reason = scratch.verdict[g];
-    if (reason != PlainReason::kApplied) {
+    if (reason == PlainReason::kApplied) {
+      take(in, t, n_groups + g, sets, scratch, out);
+    } else {
       push_plain(in, t, reason, scratch, out);
-      continue;
     }
-    const auto in_pool = [&](int expert) { return sets.has(n_groups + g, expert); };
-    const std::span<const int> chosen = best_ranked(in.rank_row(t), in.top_k, scratch, in_pool);
-    for (const int expert : chosen) out.push(expert);
-    out.end_row(reason, pool_.divisor.of(in, t, chosen, scratch));
   }
 }
 

@@ -28,8 +28,9 @@ std::vector<ArgumentInfo> with_pool_arguments(std::vector<ArgumentInfo> own, boo
 
 class PoolPolicy : public PolicyBase {
  public:
-  PoolPolicy(const PoolArguments& arguments, std::string spec, const PolicyProperties& properties)
-      : PolicyBase(std::move(spec), properties), pool_(arguments) {}
+  PoolPolicy(const PoolArguments& arguments, std::string spec, const PolicyProperties& properties,
+             std::string table = "", TableKind need = {})
+      : PolicyBase(std::move(spec), properties, std::move(table), need), pool_(arguments) {}
 
   void select(const RouterInput& in, Scratch& scratch, Selection& out) const final;
   bool is_plain(int) const override { return false; }
@@ -49,6 +50,11 @@ class PoolPolicy : public PolicyBase {
   virtual void vote(const RouterInput& in, int t, std::span<const int> best, std::span<int64_t> votes) const = 0;
   // How many of row t's best experts are in the pool whatever the votes.
   virtual int protects(const RouterInput& in, int t, std::span<const int> best) const = 0;
+  // Whether the layer is the policy's at all; where not, it is plain.
+  virtual bool applies(const RouterInput&) const { return true; }
+  // Writes applied row t, whose pool is set `pool`: by default its K best of it.
+  virtual void take(const RouterInput& in, int t, int pool, const ExpertSets& sets, Scratch& scratch,
+                    Selection& out) const;
   void collect(const RouterInput& in, Scratch& scratch, int n_groups, ExpertSets& sets) const;
   void choose(const RouterInput& in, int g, int n_groups, Scratch& scratch, ExpertSets& sets) const;
   void admit_best_of_empty_rows(const RouterInput& in, int n_groups, Scratch& scratch, ExpertSets& sets) const;

@@ -18,6 +18,8 @@ namespace carpool {
 
 namespace {
 
+constexpr size_t kMaxFileName = 4096;
+
 struct Entry {
   std::string name;
   PolicyProperties properties;
@@ -104,17 +106,39 @@ int Arguments::required_integer(std::string_view key, int low, int high) {
   return *i;
 }
 
-std::optional<int> Arguments::required_integer_or(std::string_view key, std::string_view word, int low, int high) {
+std::optional<int> Arguments::required_integer_or(std::string_view key, const std::vector<std::string>& words, int low,
+                                                  int high, std::string* word) {
   const std::string& value = required(key);
-  if (value == word) {
+  if (std::find(words.begin(), words.end(), value) != words.end()) {
     note(key, value);
+    *word = value;
     return std::nullopt;
   }
   const size_t sign = value.starts_with('-') ? 1 : 0;
   if (value.size() == sign || value.find_first_not_of("0123456789", sign) != std::string::npos) {
-    fail(fmt::format("argument \"{}\" must be an integer or {}, got \"{}\"", key, word, escape(value)));
+    fail(fmt::format("argument \"{}\" must be an integer or {}, got \"{}\"", key, fmt::join(words, " or "),
+                     escape(value)));
   }
   return required_integer(key, low, high);
+}
+
+std::string Arguments::file(std::string_view key) {
+  const std::string* value = take(key);
+  if (!value) return "";
+  const auto odd = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f || c == '"' || c == '\\'; };
+  if (value->empty() || value->size() > kMaxFileName || std::any_of(value->begin(), value->end(), odd)) {
+    fail(
+        fmt::format("argument \"{}\" must be the name of a file, 1 to {} bytes without quotes, backslashes or control "
+                    "characters, got \"{}\"",
+                    key, kMaxFileName, escape(*value)));
+  }
+  note(key, *value);
+  return *value;
+}
+
+std::string Arguments::required_file(std::string_view key) {
+  required(key);
+  return file(key);
 }
 
 int Arguments::integer(std::string_view key, int fallback, int low, int high) {
@@ -248,6 +272,19 @@ int Arguments::choice(std::string_view key, const std::vector<std::string>& choi
 void Arguments::check_all_read() const {
   for (const Item& item : items_) {
     if (!item.read) fail(fmt::format("nobody read argument \"{}\"", item.key));
+  }
+}
+
+void PolicyBase::check_tables(int n_experts) const {
+  if (table_.empty()) return;
+  if (!tables_) {
+    refuse(*this, "its tables have not been read: commands that load a model read them, when they begin");
+  }
+  if (tables_->n_experts != n_experts) {
+    refuse(*this, fmt::format("its tables are of layers of {} experts, not of {}", tables_->n_experts, n_experts));
+  }
+  if (!tables_->has(need_)) {
+    refuse(*this, fmt::format("{} has no table \"{}\"", escape(table_, 400), table_name(need_)));
   }
 }
 

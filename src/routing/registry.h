@@ -27,8 +27,9 @@ class Arguments {
   Arguments(std::string policy, const std::vector<ArgumentInfo>& known, std::string_view text);
 
   int required_integer(std::string_view key, int low, int high);
-  // An integer, or `word` for nullopt.
-  std::optional<int> required_integer_or(std::string_view key, std::string_view word, int low, int high);
+  // An integer, or nullopt for one of `words`, which `*word` then is.
+  std::optional<int> required_integer_or(std::string_view key, const std::vector<std::string>& words, int low, int high,
+                                         std::string* word);
   int integer(std::string_view key, int fallback, int low, int high);
   // An integer whose default depends on the model (K, E): nullopt when not given.
   std::optional<int> optional_integer(std::string_view key, int low, int high);
@@ -38,6 +39,10 @@ class Arguments {
   double number(std::string_view key, double fallback, double low, double high);
   Budget budget(std::string_view key);  // required
   std::optional<Budget> optional_budget(std::string_view key);
+  // A file's name: 1 to 4096 bytes, no quotes, backslashes or control characters, since specs go into headers and
+  // reports. "" when not given.
+  std::string file(std::string_view key);
+  std::string required_file(std::string_view key);
   [[noreturn]] void fail(const std::string& what) const;  // "<policy>: <what>; its arguments are ..."
   Divisor divisor(std::string_view key);                  // model, final, topk, none or a number
   KeptExperts kept_experts(std::string_view key);         // none, or EXPERT and LAYER.EXPERT with "+"
@@ -79,19 +84,37 @@ struct PolicyDescription {
   std::unique_ptr<Policy> (*make)(Arguments& arguments, const PolicyProperties& declared);
 };
 
-// Keeps what every policy carries: its canonical spec and its properties (the declared ones, less those that its
-// arguments give up).
+// The description of the argument that names a file of tables.
+inline ArgumentInfo table_argument(const std::string& what, const std::string& fallback = "required") {
+  return {"table", "file of `carpool calibrate` with " + what, fallback};
+}
+
+// Keeps what every policy carries: its canonical spec, its properties (the declared ones, less those that its arguments
+// give up), and the tables of those that need them.
 class PolicyBase : public Policy {
  public:
-  // To be called after the arguments are read.
-  PolicyBase(std::string spec, const PolicyProperties& properties) : spec_(std::move(spec)), properties_(properties) {}
+  // To be called after the arguments are read. `table`: what the spec said for it, `need` what must be in that file.
+  PolicyBase(std::string spec, const PolicyProperties& properties, std::string table = "", TableKind need = {})
+      : spec_(std::move(spec)), properties_(properties), table_(std::move(table)), need_(need) {}
 
   const PolicyProperties& properties() const final { return properties_; }
   std::string spec() const final { return spec_; }
+  std::string tables_file() const final { return table_; }
+  void use_tables(std::shared_ptr<const RoutingTables> tables) final { tables_ = std::move(tables); }
+
+ protected:
+  // The tables of a layer, or null where there are none.
+  const LayerTables* tables_of(int layer) const { return tables_ ? tables_->layer(layer) : nullptr; }
+  const RoutingTables* tables() const { return tables_.get(); }
+  // Error{kConfig} when the policy needs tables and those it has are not of such layers. For check().
+  void check_tables(int n_experts) const;
 
  private:
   std::string spec_;
   PolicyProperties properties_;
+  std::string table_;
+  TableKind need_;
+  std::shared_ptr<const RoutingTables> tables_;
 };
 
 // Throws Error{kConfig} "<spec>: <what>".

@@ -21,7 +21,7 @@ std::string error(const std::string& text) {
 }
 
 const char kOeaArguments[] =
-    "; its arguments are k0, t, p, k_max, max_p, floor, norm, min_batch, max_rows, underfill, lend, guard";
+    "; its arguments are k0, table, t, p, k_max, max_p, floor, norm, min_batch, max_rows, underfill, lend, guard";
 
 TEST(Registry, ListsTheKnownPoliciesOnce) {
   std::vector<std::string> names;
@@ -64,10 +64,10 @@ TEST(Registry, EveryBadArgumentIsNamedInOneSentence) {
       {"oea:k0", "argument \"k0\" is not key=value"},
       {"oea:k0=5,", "the arguments end with a comma"},
       {"oea:,k0=5", "argument \"\" is not key=value"},
-      {"oea:k0=", "argument \"k0\" must be an integer or auto, got \"\""},
-      {"oea:k0=five", "argument \"k0\" must be an integer or auto, got \"five\""},
-      {"oea:k0=5.5", "argument \"k0\" must be an integer or auto, got \"5.5\""},
-      {"oea:k0= 5", "argument \"k0\" must be an integer or auto, got \" 5\""},
+      {"oea:k0=", "argument \"k0\" must be an integer or auto or table, got \"\""},
+      {"oea:k0=five", "argument \"k0\" must be an integer or auto or table, got \"five\""},
+      {"oea:k0=5.5", "argument \"k0\" must be an integer or auto or table, got \"5.5\""},
+      {"oea:k0= 5", "argument \"k0\" must be an integer or auto or table, got \" 5\""},
       {"oea:k0=-1", "argument \"k0\" must be 0 to 1048576, got -1"},
       {"oea:k0=99999999999999999999", "argument \"k0\" must be 0 to 1048576, got 99999999999999999999"},
       {"oea:k0=1,k_max=0", "argument \"k_max\" must be 1 to 1048576, got 0"},
@@ -76,6 +76,10 @@ TEST(Registry, EveryBadArgumentIsNamedInOneSentence) {
       {"oea:k0=1,p=nan", "argument \"p\" must be a finite number, got \"nan\""},
       {"oea:k0=1,p=0.5x", "argument \"p\" must be a finite number, got \"0.5x\""},
       {"oea:k0=1,underfill=less", "argument \"underfill\" must be fewer or keep, got \"less\""},
+      {"oea:k0=table", "k0=table needs the file of the layers' k0, table=FILE"},
+      {"oea:k0=2,table=f", "table is for k0=table, but k0 is 2"},
+      {"oea:k0=auto,t=3,table=f", "table is for k0=table, but k0 is auto"},
+      {"oea:k0=table,table=f,t=3", "t is for k0=auto, but k0 is table"},
       {"oea:k0=1,guard=", "argument \"guard\" must be on or off, got \"\""},
   };
   for (const auto& [text, what] : cases) {

@@ -105,14 +105,18 @@ void score_row(const Scoring& scoring, const ExponentialSet& exponentials, std::
   }
 }
 
-// Weights of one row. Entries of `mix` that no score() writes (NaN, negative, inf) are tolerated: the first two weigh
-// 0, infinite ones share the row. `divisor` > 0 stands in for the sum over the row.
-void weigh_row(const Scoring& scoring, std::span<const float> mix, std::span<const int> experts, float divisor,
+// Weights of row t. Entries of `mix` [E] that no score() writes (NaN, negative, inf) are tolerated: the first two weigh
+// 0, infinite ones share the row. A divisor of the row's own stands in for the sum over the row and is always applied;
+// a sum of its own stands in where the model's rule divides by one.
+void weigh_row(const Scoring& scoring, std::span<const float> mix, const Selection& chosen, int t,
                std::span<float> weights) {
+  const std::span<const int> experts = chosen.row(t);
+  const float divisor = chosen.divisor(t);
   const bool divide = divisor > 0 || scoring.renormalize || scoring.kind == Scoring::Kind::kSoftmaxTopk;
   float sum = 0;
   for (size_t i = 0; i < experts.size(); ++i) {
-    const float m = mix[static_cast<size_t>(experts[i])];
+    const float own = chosen.mix(chosen.begin(t) + static_cast<int>(i));
+    const float m = own >= 0 ? own : mix[static_cast<size_t>(experts[i])];
     weights[i] = m > 0 ? m : 0.0f;
     sum += weights[i];
   }
@@ -120,6 +124,7 @@ void weigh_row(const Scoring& scoring, std::span<const float> mix, std::span<con
     sum = 0;
     for (float& w : weights) sum += w = w == kInf ? 1.0f : 0.0f;
   }
+  if (chosen.sum(t) > 0 && chosen.sum(t) < kInf) sum = chosen.sum(t);
   if (divisor > 0) sum = divisor;
   for (float& w : weights) {
     if (divide) w = sum > 0 ? w / sum : 1.0f / static_cast<float>(experts.size());
@@ -180,7 +185,7 @@ void finish_weights(const Scoring& scoring, int n_experts, std::span<const float
     const std::span<const int> row = chosen.row(t);
     if (row.empty()) continue;
     const auto width = static_cast<size_t>(n_experts);
-    weigh_row(scoring, mix.subspan(static_cast<size_t>(t) * width, width), row, chosen.divisor(t),
+    weigh_row(scoring, mix.subspan(static_cast<size_t>(t) * width, width), chosen, t,
               weights.subspan(static_cast<size_t>(chosen.begin(t)), row.size()));
   }
 }

@@ -44,7 +44,8 @@ void score(const Scoring& scoring, int n_experts, std::span<const float> logits,
 // The weight of every slot of `chosen`, in its order: mix gathered, divided by its sum over the row (taken in the row's
 // order, so best first) where the model renormalises, then scaled. weights has chosen.size() entries, none of them NaN.
 // Where it renormalises, a row whose sum is 0 gets equal weights. A row with a divisor of its own (Selection::end_row)
-// is divided by that and by nothing else.
+// is divided by that and by nothing else; slots and sums of its own (push, end_row) stand in for what is gathered and
+// summed here.
 void finish_weights(const Scoring& scoring, int n_experts, std::span<const float> mix, const Selection& chosen,
                     std::span<float> weights);
 

@@ -29,13 +29,17 @@ const char* name(PlainReason reason) {
 
 void Selection::start(int rows, int max_per_row) {
   experts_.clear();
+  mixes_.clear();
   offsets_.clear();
   reasons_.clear();
   divisors_.clear();
+  sums_.clear();
   experts_.reserve(static_cast<size_t>(rows) * static_cast<size_t>(std::max(0, max_per_row)));
+  mixes_.reserve(static_cast<size_t>(rows) * static_cast<size_t>(std::max(0, max_per_row)));
   offsets_.reserve(static_cast<size_t>(rows) + 1);
   reasons_.reserve(static_cast<size_t>(rows));
   divisors_.reserve(static_cast<size_t>(rows));
+  sums_.reserve(static_cast<size_t>(rows));
   offsets_.push_back(0);
 }
 

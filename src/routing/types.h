@@ -56,15 +56,23 @@ const char* name(PlainReason reason);
 // Which experts each row uses: compressed rows, best first. Rows may have different counts; pads have none.
 class Selection {
  public:
+  static constexpr float kOwnMix = -1;
+
   // Empties the selection for `rows` rows in order; rows are then written first to last. No allocation once
   // the largest batch has been seen.
   void start(int rows, int max_per_row);
-  void push(int expert) { experts_.push_back(expert); }
-  // `divisor` > 0: the row's weight scores are divided by it instead of what the model's rule divides them by.
-  void end_row(PlainReason reason, float divisor = 0) {
+  // `mix` >= 0: what the slot counts in the row in place of its expert's weight score, where it stands for others.
+  void push(int expert, float mix = kOwnMix) {
+    experts_.push_back(expert);
+    mixes_.push_back(mix);
+  }
+  // `divisor` > 0: the row's weight scores are divided by it instead of what the model's rule divides them by. `sum` >
+  // 0: where that rule divides by the sum over the row's slots, it takes this one.
+  void end_row(PlainReason reason, float divisor = 0, float sum = 0) {
     offsets_.push_back(static_cast<int>(experts_.size()));
     reasons_.push_back(reason);
     divisors_.push_back(divisor);
+    sums_.push_back(sum);
   }
 
   int rows() const { return static_cast<int>(reasons_.size()); }
@@ -77,12 +85,15 @@ class Selection {
   std::span<const int> experts() const { return experts_; }  // all slots, row after row
   PlainReason reason(int row) const { return reasons_[static_cast<size_t>(row)]; }
   float divisor(int row) const { return divisors_[static_cast<size_t>(row)]; }
+  float sum(int row) const { return sums_[static_cast<size_t>(row)]; }
+  float mix(int slot) const { return mixes_[static_cast<size_t>(slot)]; }
 
  private:
   std::vector<int> experts_;
+  std::vector<float> mixes_;
   std::vector<int> offsets_;
   std::vector<PlainReason> reasons_;
-  std::vector<float> divisors_;
+  std::vector<float> divisors_, sums_;
 };
 
 // Memory that policies and counters reuse from step to step; grows to the largest batch and stays. What each member
@@ -97,6 +108,9 @@ struct Scratch {
   std::vector<uint64_t> sets;        // [G, words] expert sets, one bit per expert
   std::vector<int64_t> votes;        // [G, E] what the rows of a group say for an expert (pool.h)
   std::vector<int> candidates;       // [E] experts in the order of their votes (pool.h)
+  std::vector<float> shares;         // [E] what the slots of one row add to an expert, below 0 without (merged_row.h)
+  std::vector<int> merged;           // the experts of that row (merged_row.h)
+  std::vector<float> biased;         // [E] one row's scores with a policy's own bonus (cache_prior.cc)
   std::vector<int64_t> parties;      // distinct (policy, group) pairs of the step, ascending (counters.cc)
   std::vector<TokenInfo> tokens;     // [T] the rows as one of several policies sees them (policy_set.cc)
   std::vector<Selection> parts;      // [policies] what each of several policies chose (policy_set.cc)
