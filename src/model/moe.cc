@@ -26,6 +26,7 @@ void Model::moe_block(int l, int m, const Rows& rows, const Policy& policy, cons
   const std::span<float> weights(weights_of_slots_.data(), static_cast<size_t>(chosen_.size()));
   finish_weights(layer.scoring, E, mix, chosen_, weights);  // the model's rule: renormalise, scale
   lap(&StepTimes::routing);
+  if (visit_) visit_({l, in, chosen_, weights, normed});
   const auto& set =
       weights_.cold.empty() ? layer.experts : weights_.cold[step_ % weights_.cold.size()][static_cast<size_t>(l)];
   ops_->experts(normed, expert_weights(set), chosen_, weights, out);  // the memory-bound part
@@ -40,6 +41,17 @@ void Model::moe_block(int l, int m, const Rows& rows, const Policy& policy, cons
 
   record.add_layer(m, in, chosen_, plain_, scratch_);
   lap(&StepTimes::routing);
+}
+
+void Model::expert_output(int layer, int expert, Matrix x, Matrix out) {
+  Selection one;
+  one.start(x.rows, 1);
+  for (int t = 0; t < x.rows; ++t) {
+    one.push(expert);
+    one.end_row(PlainReason::kApplied);
+  }
+  const std::vector<float> weights(static_cast<size_t>(x.rows), 1.0f);
+  ops_->experts(x, expert_weights(weights_.layers[static_cast<size_t>(layer)].experts), one, weights, out);
 }
 
 void Model::dense_block(int l) {
