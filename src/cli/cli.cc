@@ -61,6 +61,7 @@ int run_cli(int argc, const char* const* argv) {
   add_inspect(app, invocation);
   add_doctor(app, invocation);
   add_eval(app, invocation);
+  add_calibrate(app, invocation);
   add_quantize(app);
   add_routing(app);
   add_trace(app, invocation);

@@ -23,6 +23,7 @@ void add_bench(CLI::App& app, const Invocation& invocation);
 void add_bench_serve(CLI::App& app, const Invocation& invocation);
 void add_inspect(CLI::App& app, const Invocation& invocation);
 void add_doctor(CLI::App& app, const Invocation& invocation);
+void add_calibrate(CLI::App& app, const Invocation& invocation);
 void add_eval(CLI::App& app, const Invocation& invocation);
 void add_quantize(CLI::App& app);
 void add_trace(CLI::App& app, const Invocation& invocation);

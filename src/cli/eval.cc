@@ -9,6 +9,7 @@
 #include "cli/model_options.h"
 #include "measure/bench_report.h"
 #include "measure/perplexity.h"
+#include "model/routing_tables.h"
 #include "routing/policy.h"
 
 namespace carpool {
@@ -68,13 +69,14 @@ void run(Options& options, const Invocation& invocation) {
   if (!options.wants_perplexity) throw Error(ErrorKind::kUsage, "say what to compute: --perplexity");
   check_output(options.json);
   const std::string spec = options.policy.resolve(), text = read_texts(options.text);
-  const std::unique_ptr<Policy> policy = make_policy(spec);
+  std::unique_ptr<Policy> policy = make_policy(spec);
   PerplexityOptions& p = options.perplexity;
   if (spec != "topk" && p.batch == 0) p.batch = kBatch;
   LoadedModel loaded = load_model(options.model);
   if (!options.model.quiet) print_notes(loaded.model.config());
   const ModelConfig& config = loaded.model.config();
   if (config.moe_layers() > 0) {
+    policy = make_policy(spec, loaded.model);  // with its tables
     policy->check(config.n_experts, config.top_k);
   } else if (spec != "topk") {
     throw Error(ErrorKind::kConfig, fmt::format("the model has no routed experts, \"{}\" would change nothing", spec));

@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "cli/model_options.h"
+#include "model/routing_tables.h"
 #include "routing/policy.h"
 #include "routing/scoring.h"
 
@@ -25,6 +26,7 @@ constexpr size_t kMaxBytes = size_t{1} << 30;
 struct Request {
   int n_experts = 0;
   int top_k = 0;
+  int layer = 0;
   std::vector<float> logits;
   std::vector<TokenInfo> tokens;
   Scoring scoring;
@@ -142,9 +144,69 @@ void read_rows(const JsonObject& root, Request& request) {
   }
 }
 
+// Appends the numbers of a row, or of `rows` rows one after another; of other lengths, RoutingTables::check says.
+std::vector<float> read_table(const JsonObject& tables, const std::string& key, bool square) {
+  std::vector<float> values;
+  if (!tables.has(key)) return values;
+  const json::array& rows = tables.array(key);
+  const auto read_row = [&](const json::array& row, const std::string& path) {
+    if (row.size() > kMaxExperts) tables.fail(path, fmt::format("has more than {} entries", kMaxExperts));
+    for (const json::value& v : row) values.push_back(read_float(tables, v, [&] { return path; }));
+  };
+  if (!square) {
+    read_row(rows, key);
+    return values;
+  }
+  if (rows.size() > kMaxExperts) tables.fail(key, fmt::format("has more than {} rows", kMaxExperts));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const std::string path = fmt::format("{}[{}]", key, i);
+    const json::array* row = rows[i].if_array();
+    if (!row) tables.fail(path, "must be an array of numbers");
+    read_row(*row, path);
+  }
+  return values;
+}
+
+std::shared_ptr<const RoutingTables> read_tables(const JsonObject& root, const Request& request) {
+  const JsonObject o = root.object("tables");
+  allow_keys(o, {"similarity", "fold_scale", "fold_loss", "norm", "contribution", "resident", "rank_range", "k0"});
+  auto tables = std::make_shared<RoutingTables>();
+  tables->n_experts = request.n_experts;
+  tables->top_k = request.top_k;
+  tables->layers.resize(static_cast<size_t>(request.layer) + 1);
+  LayerTables& t = tables->layers.back();
+  t.similarity = read_table(o, "similarity", true);
+  t.fold_scale = read_table(o, "fold_scale", true);
+  t.fold_loss = read_table(o, "fold_loss", true);
+  t.norm = read_table(o, "norm", false);
+  t.contribution = read_table(o, "contribution", false);
+  for (const float v : read_table(o, "resident", false)) {
+    if (v != 0 && v != 1) o.fail("resident", "must hold 0 and 1");
+    t.resident.push_back(v != 0 ? 1 : 0);
+  }
+  t.rank_range = static_cast<float>(o.number_or("rank_range", 0, 0, std::numeric_limits<float>::max()));
+  t.k0 = static_cast<int>(o.integer_or("k0", 0, 1, request.top_k));
+  tables->check(o.where());
+  return tables;
+}
+
+// Without a model nothing says whose tables a file's are, but that they fit the layer.
+void give_tables(const JsonObject& root, Request& request) {
+  const std::string path = request.policy->tables_file();
+  if (path.empty() && root.has("tables")) root.fail("tables", "the policy needs none");
+  if (path.empty()) return;
+  if (root.has("tables")) return request.policy->use_tables(read_tables(root, request));
+  auto file = std::make_shared<RoutingTablesFile>(read_routing_tables(path));
+  if (!file->tables.layer(request.layer))
+    root.fail("layer", fmt::format("{} has no tables of layer {}", escape(path, 400), request.layer));
+  request.policy->use_tables(std::shared_ptr<const RoutingTables>(file, &file->tables));
+}
+
 void read_policy(const JsonObject& root, Request& request) {
+  request.layer = static_cast<int>(root.integer_or("layer", 0, 0, RoutingTables::kMaxLayers - 1));
   try {
     request.policy = make_policy(root.string_or("policy", "topk"));
+    give_tables(root, request);
     request.policy->check(request.n_experts, request.top_k);
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kConfig) throw;
@@ -158,7 +220,7 @@ Request read_request(const std::string& text, const std::string& where) {
   const json::value value = parse_json(text, where, limits);
   const JsonObject root(value, where);
   allow_keys(root, {"logits", "bias", "scoring", "top_k", "renormalize", "n_group", "topk_group", "group_score",
-                    "routed_scaling_factor", "rows", "policy"});
+                    "routed_scaling_factor", "rows", "policy", "layer", "tables"});
   Request request;
   read_logits(root, request);
   read_scoring(root, request);
@@ -187,9 +249,10 @@ std::string read_all(const std::string& file) {
 }
 
 std::vector<std::pair<const char*, bool>> named_properties(const PolicyProperties& p) {
-  return {{"union", p.union_exact},     {"keeps_top_k0", p.keeps_top_k0},  {"fills_union", p.fills_union},
-          {"batch_free", p.batch_free}, {"may_repeat", p.may_repeat},      {"ids_decide", p.ids_decide},
-          {"by_rank", p.by_rank},       {"at_most_plain", p.at_most_plain}};
+  return {{"union", p.union_exact},     {"keeps_top_k0", p.keeps_top_k0},   {"fills_union", p.fills_union},
+          {"batch_free", p.batch_free}, {"may_repeat", p.may_repeat},       {"ids_decide", p.ids_decide},
+          {"by_rank", p.by_rank},       {"at_most_plain", p.at_most_plain}, {"uses_tables", p.uses_tables},
+          {"reweighs", p.reweighs}};
 }
 
 std::string list_as_text() {
@@ -230,7 +293,7 @@ json::value score_request(const std::string& text, const std::string& where) {
   const Request request = read_request(text, where);
   std::vector<float> rank(request.logits.size()), mix(request.logits.size());
   score(request.scoring, request.n_experts, request.logits, rank, mix);
-  const RouterInput in{rank, mix, request.tokens, request.n_experts, request.top_k, 0};
+  const RouterInput in{rank, mix, request.tokens, request.n_experts, request.top_k, request.layer};
   Scratch scratch;
   Selection plain, chosen;
   select_plain(in, scratch, plain);

@@ -21,7 +21,10 @@ json::value list_policies();
 // The answer to one scoring request, an object with
 //   logits [T][E]; bias [E]; scoring "softmax" | "softmax_topk" | "sigmoid"; top_k (required); renormalize; n_group;
 //   topk_group; group_score "max" | "top2"; routed_scaling_factor; policy (default "topk");
-//   rows [T] of {phase "decode" | "prefill" | "pad", isolated, group} (default: all decode, group 0)
+//   rows [T] of {phase "decode" | "prefill" | "pad", isolated, group} (default: all decode, group 0); layer (default
+//   0); tables {similarity [E][E], fold_scale [E][E], fold_loss [E][E], norm [E], contribution [E], resident [E] of 0
+//   and 1, rank_range, k0}, those that the policy needs, in place of the file it names (default: that file's of the
+//   layer)
 // which is {experts [T][], weights [T][], active [], active_plain [], plain_reason [T]}: experts best first, weights
 // exact float32, active sorted ids over all rows that are not padding, plain_reason null where the policy decided.
 // Numbers that are not finite are the strings "nan", "inf" and "-inf" in both directions.

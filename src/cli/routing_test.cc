@@ -79,6 +79,36 @@ TEST(RoutingCommand, EveryScoringKeyChangesTheAnswer) {
   EXPECT_NE(ask(unnormalised + R"("softmax"})"), ask(unnormalised + R"("softmax_topk"})"));
 }
 
+TEST(RoutingCommand, TablesComeWithTheRequestInPlaceOfTheFile) {
+  const std::string logits = R"({"top_k": 2, "logits": [[3, 2, 1], [1, 2, 3]], "policy": )";
+  const auto with = [&](const char* policy, const char* tables) {
+    return ask(logits + '"' + policy + R"(", "tables": )" + tables + "}").at("experts");
+  };
+  const char* kAlike = R"({"similarity": [[1, 0, 0], [0.5, 1, 0.9], [0, 0, 1]]})";
+  EXPECT_EQ(with("sere:table=f,k0=1", kAlike), parsed("[[0, 2], [2]]")) << "1 goes to 2 and becomes its slot";
+  EXPECT_EQ(with("oea:k0=table,table=f,guard=off", R"({"k0": 1})"), parsed("[[0, 2], [2, 0]]"));
+  EXPECT_EQ(with("cache_prior:table=f,lambda=9", R"({"resident": [0, 0, 1], "rank_range": 1})"),
+            parsed("[[0, 2], [2, 1]]"));
+  EXPECT_EQ(ask(logits + R"("sere:table=f,k0=1", "layer": 3, "tables": )" + kAlike + "}").at("experts"),
+            parsed("[[0, 2], [2]]"));
+  EXPECT_NE(error(logits + R"("topk", "tables": {"k0": 1}})").find("the policy needs none"), std::string::npos);
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"similarity": [[1, 0], [0, 1]]})", "similarity has 4 entries, not 9"},
+      {R"({"similarity": [1, 0]})", "must be an array of numbers"},
+      {R"({"similarity": [[1, 0, "nan"], [0, 1, 0], [0, 0, 1]]})", "entry 2 of similarity is nan"},
+      {R"({"alike": []})", "unknown key"},
+      {R"({"resident": [2, 0, 0]})", "must hold 0 and 1"},
+      {R"({"k0": 3})", "must be 1 to 2"}};
+  for (const auto& [tables, what] : cases) {
+    EXPECT_NE(error(logits + R"("sere:table=f,k0=1", "tables": )" + tables + "}").find(what), std::string::npos)
+        << tables;
+  }
+  EXPECT_NE(error(logits + R"("sere:table=f,k0=1", "tables": {"k0": 1}})", ErrorKind::kConfig).find("has no table"),
+            std::string::npos);
+  EXPECT_NE(error(logits + R"("sere:table=/nowhere/f,k0=1"})", ErrorKind::kMissing).find("/nowhere/f"),
+            std::string::npos);
+}
+
 TEST(RoutingCommand, NumbersThatAreNotFiniteAreStrings) {
   const json::value answer =
       ask(R"({"logits": [["nan", "inf", "-inf", 1], ["nan", "nan", "-inf", "nan"]], "top_k": 3})");
@@ -131,7 +161,7 @@ TEST(RoutingCommand, EveryBadRequestEndsInOneSentenceWithItsKey) {
        "request: rows[0]: \"fase\": unknown key; known keys: phase, isolated, group"},
       {R"({"logits": [[1, 2]], "top_k": 1, "k": 1})",
        "request: \"k\": unknown key; known keys: logits, bias, scoring, top_k, renormalize, n_group, topk_group, "
-       "group_score, routed_scaling_factor, rows, policy"},
+       "group_score, routed_scaling_factor, rows, policy, layer, tables"},
   };
   for (const auto& [text, sentence] : cases) EXPECT_EQ(error(text), sentence) << text;
   for (const char* text : {"", "[]", "{", R"({"top_k": 1, "top_k": 1})", R"({"logits": [[1e999]], "top_k": 1})"}) {

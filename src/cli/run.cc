@@ -18,6 +18,7 @@
 #include "grammar/constraint.h"
 #include "grammar/structure.h"
 #include "measure/result.h"
+#include "model/routing_tables.h"
 #include "text/chat_template.h"
 #include "text/utf8.h"
 
@@ -212,7 +213,7 @@ void run(const RunOptions& options, const Invocation& invocation) {
     engine_options.kv_tokens =
         needed_kv_tokens(lengths, options.max_tokens, options.max_batch, loaded.model.config().context);
   }
-  Engine engine(loaded.model, &loaded.tokenizer, make_policy(policy->spec()), engine_options);
+  Engine engine(loaded.model, &loaded.tokenizer, make_policy(policy->spec(), loaded.model), engine_options);
   if (options.verbose) {
     std::fprintf(stderr, "weights: %s\n", loaded.model.memory_text().c_str());
     std::fprintf(stderr, "key-value cache: %ld positions, %s, %.1f MB\n",

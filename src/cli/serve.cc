@@ -23,6 +23,7 @@
 #include "measure/bench_report.h"
 #include "model/canary.h"
 #include "model/dummy.h"
+#include "model/routing_tables.h"
 #include "routing/policy.h"
 #include "server/router.h"
 #include "text/dummy_tokenizer.h"
@@ -231,8 +232,11 @@ LoadProgress Server::progress_of(const std::string& stage, double share) {
 // The engine, its loop and what endpoints need, from the loaded parts.
 std::unique_ptr<Served> Server::serve_parts() {
   std::vector<std::unique_ptr<Policy>> policies;
-  for (const std::string& spec : plan_.policies) policies.push_back(make_policy(spec));
   Parts& p = *parts_;
+  const auto* model = dynamic_cast<const Model*>(p.model.get());  // the canary has no layers to have tables of
+  for (const std::string& spec : plan_.policies) {
+    policies.push_back(model ? make_policy(spec, *model) : make_policy(spec));
+  }
   for (const std::string& note : p.model->config().notes) log_.warn(note, {});
   auto served = std::make_unique<Served>(
       Served{p.model->config(), p.tokenizer, p.config, std::nullopt, p.memory_text, p.sizes, nullptr});

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "engine/engine.h"
 #include "measure/ab_tally.h"
+#include "model/routing_tables.h"
 
 namespace carpool {
 namespace {
@@ -44,7 +45,7 @@ void run_requests(Model& model, std::span<const AbPrompt> prompts, const AbOptio
   engine_options.max_batch = concurrency;
   engine_options.chunk = options.chunk;
   engine_options.kv_tokens = pool_tokens(prompts, options.new_tokens);
-  Engine engine(model, nullptr, make_policy(side.spec), engine_options);
+  Engine engine(model, nullptr, make_policy(side.spec, model), engine_options);
   Positions positions;
   for (const AbPrompt& prompt : prompts) {
     Request request;
@@ -149,7 +150,7 @@ void check_ab(const ModelConfig& config, const AbOptions& options) {
   check_documents(options.text.documents, options.concurrency);
   if (config.moe_layers() == 0)
     throw Error(ErrorKind::kConfig, "the model has no routed experts: there is nothing for policies to compare");
-  for (const std::string& spec : options.policies) make_policy(spec)->check(config.n_experts, config.top_k);
+  for (const std::string& spec : options.policies) check_spec(spec, config);
 }
 
 int default_documents(const std::vector<int>& concurrency) {
@@ -180,7 +181,8 @@ std::vector<ResultRow> run_ab(Model& model, const std::vector<AbPrompt>& prompts
   std::vector<std::unique_ptr<Policy>> policies;
   std::vector<const Policy*> pointers;
   for (const std::string& spec : options.policies) {
-    policies.push_back(make_policy(spec));
+    policies.push_back(make_policy(spec, model));
+    policies.back()->check(model.config().n_experts, model.config().top_k);
     pointers.push_back(policies.back().get());
   }
   const auto progress = [&](const std::string& stage, double share) {

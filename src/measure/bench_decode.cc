@@ -10,6 +10,7 @@
 #include "base/time.h"
 #include "engine/sampler.h"
 #include "model/kv_cache.h"
+#include "model/routing_tables.h"
 #include "routing/policy.h"
 
 namespace carpool {
@@ -183,7 +184,7 @@ void check_decode(const ModelConfig& config, const DecodeOptions& options) {
   for (const std::string& spec : options.policies) {
     const std::unique_ptr<Policy> policy = make_policy(spec);
     if (config.moe_layers() > 0) {
-      policy->check(config.n_experts, config.top_k);
+      check_spec(spec, config);
     } else if (!policy->is_plain(1)) {
       throw Error(ErrorKind::kConfig,
                   fmt::format("the model has no routed experts: {} has nothing to decide", escape(spec)));
@@ -197,7 +198,8 @@ std::vector<DecodeRow> run_decode(Model& model, const DecodeOptions& options) {
   for (const int batch : options.batches) {
     for (const std::string& spec : options.policies) {
       RowState& state = states.emplace_back();
-      state.policy = make_policy(spec);
+      state.policy = make_policy(spec, model);
+      if (model.config().moe_layers() > 0) state.policy->check(model.config().n_experts, model.config().top_k);
       state.batch = batch;
     }
   }
