@@ -57,7 +57,7 @@ TEST(Clients, TheOpenAiPackageGetsWhatItAsksFor) {
   if (!has_packages()) GTEST_SKIP() << kSkipped;
   ServerProcess server(serve(kBooks, {"--policy", "oea:k0=5", "--api-key", "first"}));
   expect_script_passes(server, "openai_client.py",
-                       "--api-key first --only models,chat,choices,completions,errors,keys");
+                       "--api-key first --only models,chat,choices,completions,structure,errors,keys");
   EXPECT_EQ(server.stop(), 0);
 }
 

@@ -3,15 +3,24 @@
 
     python python/clients/openai_client.py --url http://127.0.0.1:8080 [--api-key KEY] [--only chat,errors]
 
-Sections: models, chat, choices, completions, errors, keys (with --api-key), cancel; overload only when named, for it
+Sections: models, chat, choices, completions, structure, errors, keys (with --api-key), cancel; overload only when named, for it
 fills the queue: start the server with --max-running-requests 2 --max-queued-requests 4, and a slow model such as
 dummy:canary,step_us=20000. Prints every check and exits 1 at the first difference. Versions: python/requirements.txt.
 """
+import json
+import re
 import sys
+from typing import Literal, Optional
 
 import openai
+import pydantic
 
 import checks
+
+try:
+    import jsonschema
+except ImportError:  # then only the client's own models judge
+    jsonschema = None
 
 QUESTION = [{"role": "user", "content": "Tell me of the sea and of the old ship."}]
 PROMPT = "The old lighthouse keeper"
@@ -306,7 +315,62 @@ def overload(s):
     s.check.that(s.complete("x", max_tokens=1).choices, "  and answers")
 
 
-SECTIONS = {"models": models, "chat": chat, "choices": choices, "completions": completions, "errors": errors,
+class Harbour(pydantic.BaseModel):
+    name: str = pydantic.Field(max_length=12)
+    ships: int = pydantic.Field(ge=0, le=400)
+    wind: Literal["north", "south"]
+    depth: Optional[float] = pydantic.Field(ge=0, le=99.5)
+
+
+# What grammars are made of, each in a schema that models are asked for.
+SCHEMAS = [
+    {"type": "object", "properties": {"a": {"type": "integer", "exclusiveMinimum": -7, "maximum": 1203}}, "required": ["a"]},
+    {"type": "array", "items": {"type": "string", "pattern": "^[A-Z][a-z]{1,5}( [0-9]+)?$"}, "minItems": 2, "maxItems": 3},
+    {"type": "array", "prefixItems": [{"const": "x"}, {"type": ["number", "null"], "minimum": -0.25, "maximum": 2.5}],
+     "items": False, "minItems": 2},
+    {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "string", "format": "uuid"}]},
+    {"allOf": [{"type": "object", "properties": {"a": {"enum": [1, "b", None, [2]]}}, "required": ["a"]},
+               {"properties": {"b": {"type": "boolean"}}, "required": ["b"]}]},
+    {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0, "maximum": 9}, "properties": {"k": {"const": 1}}},
+    {"$ref": "#/$defs/tree", "$defs": {"tree": {"type": "object", "properties": {
+        "v": {"type": "integer", "minimum": 0, "maximum": 9},
+        "next": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/tree"}]}}, "required": ["v", "next"]}}},
+    {"type": "string", "minLength": 3, "maxLength": 9},
+]
+
+
+def structure(s):
+    for seed in range(4):
+        answer = s.client.chat.completions.parse(
+            model=s.model, messages=QUESTION, temperature=1, seed=seed, max_tokens=200, response_format=Harbour, extra_body=PLAIN)
+        s.check.that(isinstance(answer.choices[0].message.parsed, Harbour), "the package parses the answer into its own model",
+                     repr(answer.choices[0].message))
+    judged = wrong = 0
+    for schema in SCHEMAS:
+        wish = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": True}}
+        for choice in s.chat(temperature=1, seed=5, n=8, max_tokens=400, response_format=wish).choices:
+            if choice.finish_reason == "length":  # recursion and strings may go on for longer
+                continue
+            judged += 1
+            value = json.loads(choice.message.content)
+            if jsonschema and not jsonschema.Draft202012Validator(schema).is_valid(value):
+                wrong += 1
+                print(f"{schema}: {choice.message.content}")
+    s.check.that(judged >= 5 * 8, "most of them end before max_tokens", str(judged))
+    s.check.equal(wrong, 0, "every answer is JSON of its schema" + ("" if jsonschema else " (jsonschema is not installed)"))
+    wish = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMAS[0]}}
+    whole = s.chat(temperature=1, seed=2, max_tokens=60, response_format=wish).choices[0]
+    texts, reasons, *_ = joined_chat(s.chat(temperature=1, seed=2, max_tokens=60, response_format=wish, stream=True))
+    s.check.equal((texts[0], reasons[0]), (whole.message.content, whole.finish_reason), "a stream has the same text")
+    text = s.chat(temperature=1, seed=1, extra={"regex": r"[A-Z][a-z]+ [0-9]{2}"}).choices[0].message.content
+    s.check.that(re.match(r"[A-Z][a-z]", text), "a regular expression holds", text)
+    text = s.complete(temperature=1, seed=1, extra={"guided_choice": ["east", "west"]}).choices[0].text
+    s.check.that(text in ("east", "west"), "so does a choice", text)
+    bad = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"properties": {"a": {"typ": "string"}}}}}
+    s.check.raises(openai.BadRequestError, lambda: s.chat(response_format=bad), "an unknown keyword", 400, "unsupported_value")
+
+
+SECTIONS = {"models": models, "chat": chat, "choices": choices, "completions": completions, "structure": structure, "errors": errors,
             "keys": keys, "cancel": cancel, "overload": overload}
 LATER = ("overload",)
 

@@ -55,7 +55,7 @@ TEST(Structure, FramesArePutAroundValues) {
 }
 
 // T24: a grammar that holds from the first token keeps a model from thinking.
-TEST(KnownProblems, T24AGrammarBeginsAfterTheReasoning) {
+TEST(KnownProblemT24, AGrammarBeginsAfterTheReasoning) {
   StructureSpec spec = schema_spec(R"({"type":"object","properties":{"a":{"const":1}},"required":["a"]})");
   spec.reasoning_end = "</think>";
   Language language(make_grammar(spec));
