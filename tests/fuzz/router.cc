@@ -61,6 +61,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!policy) return 0;
   FUZZ_CHECK(make_policy(policy->spec())->spec() == policy->spec(), policy->spec() + " of " + escape(spec));
   const test::Case c = case_of(bytes);
+  test::prepare(*policy, c.n_experts, c.top_k, size);  // with the tables that the checker expects
   try {
     policy->check(c.n_experts, c.top_k);
   } catch (const Error& error) {
