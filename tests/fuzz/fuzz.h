@@ -57,6 +57,6 @@ class Bytes {
 }  // namespace carpool::fuzz
 
 #define FUZZ_CHECK(condition, what) \
-  ((condition) ? static_cast<void>(0) : ::carpool::fuzz::fail(#condition, std::string() + (what)))
+  ((condition) ? static_cast<void>(0) : ::carpool::fuzz::fail(#condition, std::string(what)))
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);

@@ -109,6 +109,25 @@ def strings_of(value):
         yield from strings_of(item)
 
 
+def grammar_inputs(rng):
+    schemas = [{"type": "object", "properties": {"a": {"type": "integer", "minimum": -3, "maximum": 120}, "b": {"type": "string", "maxLength": 3}}, "required": ["a"]},
+               {"type": "array", "items": {"type": "number", "exclusiveMinimum": 0.5}, "minItems": 1, "maxItems": 3}, {"enum": ["ab", "abc", 1, None, [1]]},
+               {"anyOf": [{"type": "boolean"}, {"const": {"x": 1}}]}, {"$ref": "#/$defs/n", "$defs": {"n": {"type": "object", "properties": {"next": {"$ref": "#/$defs/n"}}}}},
+               {"type": "string", "pattern": "^a+b?$", "maxLength": 5}, {"type": "string", "format": "date"}, {"type": ["null", "integer"]}, True, {},
+               {"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 1, "maxProperties": 2},
+               {"allOf": [{"type": "integer", "minimum": 1}, {"maximum": 12}]}, {"type": "array", "prefixItems": [{"type": "null"}, {"type": "string"}], "items": False},
+               {"type": "object", "properties": {"a": True}, "additionalProperties": False}, {"type": "string", "minLength": 2}, {"type": "widget"}, {"not": {}}, False]
+    for schema in schemas:
+        yield b"\0" + json.dumps(schema).encode() + b"\n=====\n" + bytes(rng.randrange(256) for _ in range(30))
+    for regex in ["(a|b)c{1,2}", "a{5,1000}b", "[^b]{2}a", "((a|aa){0,3})+x", "\\d+(\\.\\d+)?", "^abc$", "\u00e9|\u2603", "(?:x|y)*?z", "a{3,1}", "(", "[z-a]", "(?=a)", "\\bx",
+                  "(a{1,255}){1,255}", "[\\s\\S]{0,9}", ".*", "(((((a?){9})){9})){9}"]:
+        yield b"\1" + regex.encode() + b"\n=====\n" + bytes(rng.randrange(256) for _ in range(20))
+    for choices in ["a|ab|abc", "yes|no", "\u2603|\u2603x", "|", ""]:
+        yield b"\2" + choices.encode() + b"\n=====\n" + bytes(rng.randrange(256) for _ in range(8))
+    yield b"\3\n=====\n" + bytes(rng.randrange(256) for _ in range(80))
+    yield b"\4" + b'{"type":"boolean"}' + b"\n=====\n" + b"xy" * 20
+
+
 def router_inputs(rng):
     specs = ["topk", "prune:k0=2", "prune:k0=0", "oea:k0=1", "oea:k0=2,min_batch=2,max_p=4", "oea:k0=2,p=0.5,k_max=3,underfill=keep", "oea:k0=3,lend=prefill,guard=off",
              "oea:k0=auto,t=4", "oea:k0=2,floor=0.1,norm=topk", "oea:k0=1,norm=none,max_rows=3", "xshare:m=4,k0=1", "xshare:m=60%", "des_vote:m=3,vote=all", "lynx:drop=25%", "lynx_bins:m=3",
@@ -163,6 +182,7 @@ def main():
     write("http", http_inputs())
     write("request", request_inputs())
     write("chat_template", template_inputs())
+    write("grammar", grammar_inputs(random.Random(2)))
     write("router", router_inputs(rng))
     write("sampler", random_inputs(rng, 30, 120))
     write("text_stream", text_inputs(rng))
