@@ -188,7 +188,10 @@ void read_logit_bias(const Fields& fields, int vocab, SamplingParams& sampling) 
   for (const auto& [key, value] : bias->raw()) {
     int id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= vocab) {
+    // One spelling for each id, so that none is there twice.
+    const bool plain =
+        error == std::errc() && end == key.data() + key.size() && std::string_view(key) == std::to_string(id);
+    if (!plain || id < 0 || id >= vocab) {
       throw invalid_value(fields.path("logit_bias"),
                           fmt::format("the keys of logit_bias must be token ids from 0 to {}", vocab - 1));
     }

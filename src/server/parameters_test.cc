@@ -100,6 +100,8 @@ const std::vector<Bad>& sampling_table() {
                                          {"logit_bias", "{\"1000\":1}", "invalid_value"},
                                          {"logit_bias", "{\"-1\":1}", "invalid_value"},
                                          {"logit_bias", "{\"a\":1}", "invalid_value"},
+                                         {"logit_bias", "{\"5\":100,\"05\":100}", "invalid_value"},
+                                         {"logit_bias", "{\"-0\":1}", "invalid_value"},
                                          {"logit_bias", "{\"1\":\"a\"}", "invalid_value"},
                                          {"logit_bias", "[]", "invalid_value"},
                                          {"ignore_eos", "1", "invalid_value"},
