@@ -27,6 +27,7 @@
 #include "routing/policy.h"
 #include "server/router.h"
 #include "text/dummy_tokenizer.h"
+#include "text/parsers/output.h"
 
 namespace carpool {
 namespace {
@@ -326,6 +327,23 @@ void add_model_and_policy(CLI::App& c, ServeOptions& o) {
       ->check(CLI::IsMember({"isolated", "tenant", "shared"}));
 }
 
+std::string words_of(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+void add_parsers(CLI::App& c, ServeOptions& o) {
+  c.add_option("--reasoning-parser", o.reasoning_parser,
+               "how reasoning is told from content: " + words_of(reasoning_parser_names()) +
+                   " (auto: as the model's chat template shows)")
+      ->capture_default_str();
+  c.add_option("--tool-call-parser", o.tool_call_parser,
+               "how the model writes calls of tools: " + words_of(tool_call_parser_names()) +
+                   " (auto: as the model's chat template shows)")
+      ->capture_default_str();
+}
+
 void add_network(CLI::App& c, ServeOptions& o) {
   c.add_option("--host", o.host, "address to listen at")->capture_default_str();
   c.add_option("--port", o.port, "port; 0 = any free one")->capture_default_str();
@@ -404,10 +422,6 @@ void add_without_effect(CLI::App& c, ServeOptions& o) {
          names, [&o, names] { o.without_effect.emplace_back(names); }, "no effect here")
         ->group("Accepted for launch scripts");
   }
-  c.add_option("--reasoning-parser", o.reasoning_parser, "not there yet: answers are not split")
-      ->group("Accepted for launch scripts");
-  c.add_option("--tool-call-parser", o.tool_call_parser, "not there yet: tools are refused")
-      ->group("Accepted for launch scripts");
 }
 
 }  // namespace
@@ -417,6 +431,7 @@ void add_serve(CLI::App& app, const Invocation&) {
   CLI::App& c = *app.add_subcommand("serve", "serve a model over HTTP, as OpenAI's API and others have it");
   c.footer("Example: carpool serve models/books-qwen3 --policy oea:k0=5");
   add_model_and_policy(c, *options);
+  add_parsers(c, *options);
   add_network(c, *options);
   add_engine(c, *options);
   add_without_effect(c, *options);

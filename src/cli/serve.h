@@ -41,8 +41,8 @@ struct ServeOptions {
   std::string log_format = "text", log_level = "info";
   double drain_timeout = 30, ping_interval = 15;
 
-  std::string reasoning_parser, tool_call_parser;  // accepted for launch scripts; answers are not parsed yet
-  std::vector<std::string> without_effect;         // options of other engines that were given, "--tp-size"
+  std::string reasoning_parser = "auto", tool_call_parser = "auto";
+  std::vector<std::string> without_effect;  // options of other engines that were given, "--tp-size"
 };
 
 struct ServePlan {

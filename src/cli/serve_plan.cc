@@ -12,6 +12,7 @@
 #include "model/dummy.h"
 #include "routing/policy.h"
 #include "server/fields.h"
+#include "text/parsers/output.h"
 #include "text/utf8.h"
 
 namespace carpool {
@@ -180,12 +181,6 @@ std::vector<std::string> warnings_of(const ServeOptions& o, const ServePlan& pla
     warnings.push_back(
         fmt::format("{} {} no effect here", list_of(o.without_effect), o.without_effect.size() == 1 ? "has" : "have"));
   }
-  std::vector<std::string> parsers;
-  if (!o.reasoning_parser.empty()) parsers.emplace_back("--reasoning-parser " + escape(o.reasoning_parser, 40));
-  if (!o.tool_call_parser.empty()) parsers.emplace_back("--tool-call-parser " + escape(o.tool_call_parser, 40));
-  if (!parsers.empty()) {
-    warnings.push_back(fmt::format("{}: not there yet; answers come as one text, tools are refused", list_of(parsers)));
-  }
   if (o.insecure && !is_loopback(o.host) && plan.service.keys.empty()) {
     warnings.push_back(fmt::format("--insecure: everybody who reaches {} may use this server", escape(o.host)));
   }
@@ -231,6 +226,9 @@ ServePlan plan_serve(const ServeOptions& o) {
   plan.service.version = fmt::format("{} ({})", CARPOOL_VERSION, build_commit());
   plan.service.cors_origins = o.cors_origins;
   plan.service.hosts = hosts_of(o);
+  OutputFormat::choose(o.reasoning_parser, o.tool_call_parser, "");  // what "auto" means the model's template says
+  plan.service.reasoning_parser = o.reasoning_parser;
+  plan.service.tool_call_parser = o.tool_call_parser;
 
   plan.http.host = o.host;
   plan.http.port = o.port;

@@ -190,13 +190,22 @@ TEST(ServePlan, NumbersHaveRanges) {
 TEST(ServePlan, WhatHasNoEffectIsNamedInOneWarning) {
   ServeOptions options = canary();
   options.without_effect = {"--tp-size", "--disable-cuda-graph"};
+  EXPECT_EQ(plan_serve(options).warnings,
+            (std::vector<std::string>{"--tp-size, --disable-cuda-graph have no effect here"}));
+}
+
+TEST(ServePlan, ParsersAreNamesOfTheLists) {
+  ServeOptions options = canary();
+  EXPECT_EQ(plan_serve(options).service.reasoning_parser, "auto");
   options.reasoning_parser = "glm45";
   options.tool_call_parser = "glm47";
-  EXPECT_EQ(plan_serve(options).warnings,
-            (std::vector<std::string>{
-                "--tp-size, --disable-cuda-graph have no effect here",
-                "--reasoning-parser glm45, --tool-call-parser glm47: not there yet; answers come as one text, tools "
-                "are refused"}));
+  EXPECT_EQ(plan_serve(options).service.reasoning_parser, "glm45");
+  EXPECT_EQ(plan_serve(options).service.tool_call_parser, "glm47");
+  EXPECT_TRUE(plan_serve(options).warnings.empty());
+  options.tool_call_parser = "glm48";
+  EXPECT_THROW(plan_serve(options), Error);
+  options.tool_call_parser = "gpt-oss";
+  EXPECT_THROW(plan_serve(options), Error) << "not beside glm45";
 }
 
 TEST(ServePlan, ServerArgsTellNoKeys) {

@@ -114,7 +114,8 @@ RequestId Engine::submit(Request request) {
   auto sequence = std::make_unique<Sequence>();
   Sequence& s = *sequence;
   s.id = next_id_++;
-  s.text = TextStream(tokenizer_, request.stop_strings, request.include_stop, request.skip_special);
+  s.text =
+      TextStream(tokenizer_, request.stop_strings, request.include_stop, request.skip_special, request.show_special);
   s.tokens.reserve(request.prompt.size() + static_cast<size_t>(std::min(request.max_tokens, kFirstTokens)));
   s.tokens = request.prompt;
   if (request.constraint) s.cursor.emplace(request.constraint);

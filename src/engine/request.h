@@ -40,6 +40,7 @@ struct Request {
   std::vector<std::string> stop_strings;  // the text ends before the first of them
   bool include_stop = false;              // the text ends after it instead
   bool skip_special = true;               // special tokens stand for no text
+  std::vector<int> show_special = {};     // but for these, ascending: tags that a parser of the output reads
   bool ignore_eos = false;                // go on past the model's end tokens
   // The text stays within this grammar and ends when it is whole; null: any text. Stop strings may cut it short.
   std::shared_ptr<Constraint> constraint = nullptr;

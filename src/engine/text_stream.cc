@@ -5,9 +5,10 @@
 
 namespace carpool {
 
-TextStream::TextStream(const Tokenizer* tokenizer, std::vector<std::string> stops, bool include_stop, bool skip_special)
+TextStream::TextStream(const Tokenizer* tokenizer, std::vector<std::string> stops, bool include_stop, bool skip_special,
+                       std::vector<int> show_special)
     : stops_(std::move(stops)), include_stop_(include_stop) {
-  if (tokenizer) decoder_ = std::make_unique<StreamDecoder>(*tokenizer, skip_special);
+  if (tokenizer) decoder_ = std::make_unique<StreamDecoder>(*tokenizer, skip_special, std::move(show_special));
 }
 
 std::string TextStream::release() {

@@ -17,9 +17,10 @@ class TextStream {
  public:
   TextStream() = default;
   // `tokenizer` may be null: then there is no text. It must outlive the stream. `stops` are not empty strings. With
-  // `include_stop` the text ends after the stop string, else before it; `skip_special`: special tokens have no text.
+  // `include_stop` the text ends after the stop string, else before it; `skip_special`: special tokens have no text,
+  // except `show_special`, ascending.
   TextStream(const Tokenizer* tokenizer, std::vector<std::string> stops, bool include_stop = false,
-             bool skip_special = true);
+             bool skip_special = true, std::vector<int> show_special = {});
 
   // Appends a token; returns the text that is now certain. Sets stopped() when a stop string was completed.
   std::string push(int token);

@@ -71,10 +71,9 @@ constexpr Refused kOpenAiOnly[] = {{"max_new_tokens"}};
 constexpr Refused kBesideSampling[] = {{"max_new_tokens"}, {"max_tokens"}, {"temperature"},
                                        {"top_p", 1},       {"top_k", -1},  {"min_p"},
                                        {"stop"},           {"n", 1},       {"ignore_eos"}};
-constexpr Refused kChatOnly[] = {{"tools"}, {"functions"},  {"chat_template"}, {"documents"},
-                                 {"audio"}, {"prediction"}, {"echo"}};
+constexpr Refused kChatOnly[] = {{"functions"}, {"chat_template"}, {"documents"}, {"audio"}, {"prediction"}, {"echo"}};
 constexpr Refused kCompletionOnly[] = {{"suffix"}};
-constexpr Refused kMessagesOnly[] = {{"tools"}, {"mcp_servers"}, {"container"}};
+constexpr Refused kMessagesOnly[] = {{"mcp_servers"}, {"container"}};
 
 bool asks_for_nothing(const json::value& value, double neutral) {
   switch (value.kind()) {
@@ -313,7 +312,6 @@ Generation read_chat(const json::object& body, const ModelConfig& config) {
   const Fields fields(body);
   for (const char* list : {"tools", "functions"}) fields.array(list, kMaxTools);
   refuse(fields, kChatOnly);
-  refuse_unless(fields, "tool_choice", "none");
   refuse_unless(fields, "function_call", "none");
   if (const json::array* modalities = fields.array("modalities", 8)) {
     if (modalities->size() != 1 || !modalities->front().is_string() || modalities->front().get_string() != "text") {
@@ -395,8 +393,6 @@ void refuse_message_extras(const json::object& body) {
   refuse(fields, kEverywhere);
   refuse(fields, kOpenAiOnly);
   refuse_structure(fields);
-  if (const std::optional<Fields> choice = fields.object("tool_choice")) refuse_unless(*choice, "type", "none");
-  if (const std::optional<Fields> thinking = fields.object("thinking")) refuse_unless(*thinking, "type", "disabled");
 }
 
 Generation read_messages(const json::object& body, const ModelConfig& config) {

@@ -6,6 +6,7 @@
 // as unsupported_value. Throws ApiError 400 with the field's path. Prompts are read in prompt.h, chats in chat.h.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +17,8 @@
 #include "model/config.h"
 
 namespace carpool {
+
+struct OutputPlan;
 
 // How a request wants to be routed: "topk", "isolated", or the spec of a policy the server allows; empty = the
 // server's default.
@@ -41,6 +44,7 @@ struct Generation {
   RoutingWish routing;
   std::optional<StructureSpec> structure;  // made into request.constraint by answer_job
   std::optional<std::string> model;
+  std::shared_ptr<const OutputPlan> output;  // how the text is read (output_plan.h); null = as it is
 };
 
 // Limits of docs/server.md.
@@ -55,7 +59,7 @@ Generation read_chat(const json::object& body, const ModelConfig& config);      
 Generation read_native(const json::object& sampling_params, const std::string& path, const json::object& body,
                        const ModelConfig& config);                              // max_new_tokens 128
 Generation read_messages(const json::object& body, const ModelConfig& config);  // Anthropic; max_tokens required
-// Throws for what neither /v1/messages nor its count_tokens can do, such as tools.
+// Throws for what neither /v1/messages nor its count_tokens can do.
 void refuse_message_extras(const json::object& body);
 
 // Throws too_many_items when `prompts` times n are more than kMaxChoices.

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "engine/request.h"
 #include "server/parameters.h"
 #include "server/prompt.h"
+#include "text/parsers/output.h"
 #include "text/tokenizer.h"
 
 namespace carpool {
@@ -36,10 +38,21 @@ struct ReplyHead {
   double received = 0;  // now_seconds() of the request
 };
 
+// A stretch of an answer.
+struct AnswerPart {
+  enum class Kind { kReasoning, kContent, kCall };
+  Kind kind;
+  std::string text;  // of a call: its arguments, a JSON object
+  std::string name;  // of a call
+};
+
 // One engine request's output so far.
 struct Choice {
   int prompt = 0;    // which prompt it answers
-  std::string text;  // generated, as is `tokens`
+  std::string text;  // generated, as is `tokens`; with a parser it is in `parts` instead
+  std::optional<OutputParser> parser;
+  std::vector<AnswerPart> parts;  // neighbours differ in kind, but for calls
+  int reasoning_tokens = 0;
   std::vector<int> tokens;
   std::vector<std::shared_ptr<const TokenLogprobs>> logprobs;  // of `tokens`; empty when not recorded
   std::shared_ptr<const std::vector<TokenLogprobs>> prompt_logprobs;
@@ -48,10 +61,22 @@ struct Choice {
   int matched_token = -1;
   RequestStats stats;
   // What chunks have said.
-  size_t sent_text = 0, sent_tokens = 0;
+  size_t sent_text = 0, sent_tokens = 0;  // with a parser, sent_text is of parts[sent_part]
+  size_t sent_part = 0;
   bool started = false, ended = false;
 
   bool finished() const { return finish != FinishReason::kNone; }
+  bool calls() const;  // any tool
+  // The parts, or the text as one.
+  std::vector<AnswerPart> all_parts() const;
+};
+
+// What no chunk has said yet.
+struct News {
+  AnswerPart::Kind kind;
+  std::string_view text;
+  const AnswerPart* part;  // null without a parser
+  bool begins;             // the part
 };
 
 class Reply {
@@ -70,7 +95,8 @@ class Reply {
   // n choices of the first prompt, n of the second, ...
   int choices() const { return static_cast<int>(choices_.size()); }
   const Choice& choice(int i) const { return choices_[static_cast<size_t>(i)]; }
-  // ApiError 500 numerical_error, 400 constraint_failed when the request ended with it.
+  // ApiError 500 numerical_error, 400 constraint_failed when the request ended with it; 500 tool_call_failed when it had
+  // to call a tool and did not, although nothing cut it short.
   void take(int choice, std::span<const Event> events);
   bool finished() const { return unfinished_ == 0; }
 
@@ -89,10 +115,19 @@ class Reply {
 
   const Setup& setup() const { return setup_; }
   const Generation& generation() const { return setup_.generation; }
+  // In order. Reasoning that is not to be streamed is news when it has ended.
+  std::vector<News> news(const Choice& choice) const;
   const Prompt& prompt_of(const Choice& choice) const { return setup_.prompts[static_cast<size_t>(choice.prompt)]; }
   json::object report() const;  // when finished
+  // Reasoning is told apart: usage counts its tokens.
+  bool splits_reasoning() const;
+  std::string call_id(const char* prefix, int choice, int index, const std::string& function) const;
 
  private:
+  void take_text(const Event& event, Choice& choice);
+  void take_output(const OutputEvents& events, Choice& choice) const;
+  size_t tellable_parts(const Choice& choice) const;
+
   Setup setup_;
   std::vector<Choice> choices_;
   int unfinished_;
@@ -113,7 +148,7 @@ struct NativeOptions {
 };
 std::unique_ptr<Reply> native_reply(Reply::Setup setup, NativeOptions options);
 
-// "stop", "length" or "abort"; null while unfinished.
+// "stop", "length", "abort" or "tool_calls"; null while unfinished.
 json::value finish_reason(const Choice& choice);
 // The text of a token as JSON can hold it: "bytes:\xe4\xbd" for part of a character, "token_id:17" when asked.
 std::string token_name(const Tokenizer& tokenizer, int token, bool as_id);

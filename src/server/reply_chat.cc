@@ -1,8 +1,10 @@
 // OpenAI's /v1/chat/completions: "chat.completion" and its chunks.
 //
 // The first chunk of a choice carries the role and comes with its first text, so that clients that time the first chunk
-// time the first token; then deltas of content, and a chunk with the finish reason and an empty delta.
+// time the first token; then deltas of reasoning, content and calls, and a chunk with the finish reason and an empty
+// delta.
 #include <algorithm>
+#include <utility>
 
 #include "server/reply_openai.h"
 
@@ -19,9 +21,7 @@ class ChatReply : public OpenAiReply {
       const Choice& c = choice(i);
       json::object object;
       object["index"] = i;
-      json::object& message = object["message"].emplace_object();
-      message["role"] = "assistant";
-      message["content"] = c.text;
+      object["message"] = message(i);
       object["logprobs"] = logprobs(c);
       add_reasons(c, object);
       add_token_ids(c, object);
@@ -43,21 +43,17 @@ class ChatReply : public OpenAiReply {
       role["content"] = "";
       push(part(index, std::move(role)), false, out);
     }
-    const std::string text = c.text.substr(c.sent_text);
-    if (!text.empty()) {
-      json::object content;
-      content["content"] = text;
-      json::object object = part(index, std::move(content));
-      object["logprobs"] = logprobs(c);
-      add_token_ids(c, object);
-      push(std::move(object), false, out);
+    bool scored = false;
+    for (const News& piece : news(c)) {
+      for (json::object& delta : deltas(index, piece)) {
+        json::object object = part(index, std::move(delta));
+        if (!std::exchange(scored, true)) add_scores(c, object);
+        push(std::move(object), false, out);
+      }
     }
     if (!c.finished()) return;
     json::object object = part(index, {});
-    if (text.empty()) {  // tokens without text, such as the end token
-      object["logprobs"] = logprobs(c);
-      add_token_ids(c, object);
-    }
+    if (!scored) add_scores(c, object);  // tokens without text, such as the end token
     add_reasons(c, object);
     push(std::move(object), ends_stream(index), out);
   }
@@ -69,6 +65,60 @@ class ChatReply : public OpenAiReply {
     out["delta"] = std::move(delta);
     out["logprobs"] = nullptr;
     out["finish_reason"] = nullptr;
+    return out;
+  }
+
+  // Of the tokens since the last chunk.
+  void add_scores(const Choice& c, json::object& out) const {
+    out["logprobs"] = logprobs(c);
+    add_token_ids(c, out);
+  }
+
+  json::object tool_call(int choice_index, int index, const std::string& name, const std::string& arguments) const {
+    json::object call;
+    call["id"] = call_id("call_", choice_index, index, name);
+    call["type"] = "function";
+    call["function"] = json::object{{"name", name}, {"arguments", arguments}};
+    return call;
+  }
+
+  json::object message(int index) const {
+    std::string texts[2];  // reasoning, content
+    json::array calls;
+    for (const AnswerPart& p : choice(index).all_parts()) {
+      if (p.kind == AnswerPart::Kind::kCall) {
+        calls.push_back(tool_call(index, static_cast<int>(calls.size()), p.name, p.text));
+      } else {
+        texts[p.kind == AnswerPart::Kind::kReasoning ? 0 : 1] += p.text;
+      }
+    }
+    json::object out;
+    out["role"] = "assistant";
+    const bool nothing = texts[1].empty() && (!texts[0].empty() || !calls.empty());
+    out["content"] = nothing ? json::value(nullptr) : json::value(texts[1]);
+    if (splits_reasoning()) out["reasoning_content"] = texts[0].empty() ? json::value(nullptr) : json::value(texts[0]);
+    if (!calls.empty()) out["tool_calls"] = std::move(calls);
+    return out;
+  }
+
+  // A call begins with its name; its arguments follow.
+  std::vector<json::object> deltas(int choice_index, const News& piece) const {
+    if (piece.kind != AnswerPart::Kind::kCall) {
+      const char* key = piece.kind == AnswerPart::Kind::kReasoning ? "reasoning_content" : "content";
+      return {{{key, piece.text}}};
+    }
+    int index = 0;
+    for (const AnswerPart* p = choice(choice_index).parts.data(); p != piece.part; ++p) {
+      if (p->kind == AnswerPart::Kind::kCall) ++index;
+    }
+    std::vector<json::object> out;
+    if (piece.begins) {
+      json::object call = tool_call(choice_index, index, piece.part->name, "");
+      call["index"] = index;
+      out.push_back({{"tool_calls", json::array{std::move(call)}}});
+    }
+    const json::object call{{"index", index}, {"function", json::object{{"arguments", piece.text}}}};
+    out.push_back({{"tool_calls", json::array{call}}});
     return out;
   }
 

@@ -32,6 +32,11 @@ json::object OpenAiReply::usage() const {
   out["completion_tokens"] = completion;
   out["total_tokens"] = prompt + completion;
   out["prompt_tokens_details"] = json::object{{"cached_tokens", cached}};
+  if (splits_reasoning()) {
+    int64_t reasoning = 0;
+    for (int i = 0; i < choices(); ++i) reasoning += choice(i).reasoning_tokens;
+    out["completion_tokens_details"] = json::object{{"reasoning_tokens", reasoning}};
+  }
   return out;
 }
 

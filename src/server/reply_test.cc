@@ -386,7 +386,7 @@ TEST(Reply, MessagesAreEventsWithNames) {
         EXPECT_EQ(object.at("carpool").at("rerouted"), 5);
       }
     }
-    EXPECT_EQ(names, (std::vector<std::string>{"message_start", "content_block_start", "ping", "content_block_delta",
+    EXPECT_EQ(names, (std::vector<std::string>{"message_start", "ping", "content_block_start", "content_block_delta",
                                                "content_block_stop", "message_delta", "message_stop"}));
     EXPECT_EQ(text, "hey");
   }

@@ -45,6 +45,17 @@ std::string_view key_of(const HttpRequest& request) {
 
 std::string canonical(const std::string& spec) { return make_policy(spec)->spec(); }
 
+// Tags that are special tokens would have no text.
+void choose_format(const ServiceOptions& options, Served& served) {
+  const std::string& chat_template = served.tokenizer_config.chat_template.value_or("");
+  served.format = OutputFormat::choose(options.reasoning_parser, options.tool_call_parser, chat_template);
+  for (const std::string_view tag : served.format.tags()) {
+    const std::optional<int> id = served.tokenizer.token_id(tag);
+    if (id && served.tokenizer.is_special(*id)) served.format_tokens.push_back(*id);
+  }
+  std::sort(served.format_tokens.begin(), served.format_tokens.end());
+}
+
 }  // namespace
 
 const char* name(RoutingScope scope) {
@@ -105,6 +116,7 @@ LoadProgress Service::load_progress() const {
 void Service::ready(std::unique_ptr<Served> served) {
   CARPOOL_CHECK(!impl_->served);
   metrics_.set_sizes(served->sizes);
+  choose_format(options_, *served);
   LoopObserver observer;
   observer.step = [this](const Engine& engine, const StepReport& report) { metrics_.step(engine, report); };
   observer.inter_token = [this](double seconds) { metrics_.inter_token(seconds); };

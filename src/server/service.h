@@ -22,6 +22,7 @@
 #include "server/metrics.h"
 #include "server/parameters.h"
 #include "text/chat_template.h"
+#include "text/parsers/output.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_config.h"
 
@@ -44,7 +45,8 @@ struct ServiceOptions {
   std::string version;                    // "0.1.0 (commit)"
   double stall_s = 60;                    // without a step or an idle look the engine counts as stuck: /health says 503
   std::vector<std::string> cors_origins;  // "https://host[:port]" pages that may call, or "*"; others get 403
-  std::vector<std::string> hosts;         // what the Host header may name; empty = anything (not bound to loopback)
+  std::string reasoning_parser = "auto", tool_call_parser = "auto";  // text/parsers/output.h
+  std::vector<std::string> hosts;  // what the Host header may name; empty = anything (not bound to loopback)
 };
 
 // The model's side, complete once the state is kReady.
@@ -56,6 +58,9 @@ struct Served {
   std::string memory_text;
   MemorySizes sizes;
   std::unique_ptr<EngineLoop> loop;  // not yet started
+  // Chosen by ready() from the options and the chat template.
+  OutputFormat format = {};
+  std::vector<int> format_tokens = {};  // special tokens that are tags of the format, ascending
 };
 
 enum class ServiceState { kLoading, kReady, kDraining, kDead };

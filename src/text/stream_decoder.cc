@@ -1,12 +1,15 @@
 // See stream_decoder.h.
 #include "text/stream_decoder.h"
 
+#include <algorithm>
+
 #include "text/utf8.h"
 
 namespace carpool {
 
 std::string StreamDecoder::push(int id) {
-  if (skip_special_ && tokenizer_.is_special(id)) return {};
+  const bool skipped = skip_special_ && tokenizer_.is_special(id);
+  if (skipped && !std::binary_search(shown_.begin(), shown_.end(), id)) return {};
   held_ += tokenizer_.token_bytes(id);
   std::string out;
   size_t pos = 0;

@@ -3,6 +3,7 @@
 
 #include "server/fields.h"
 #include "server/generation.h"
+#include "server/output_plan.h"
 
 namespace carpool {
 namespace {
@@ -12,8 +13,8 @@ Job read_job(const Call& call, const Served& served) {
   Job job;
   job.generation = read_chat(body, served.config);
   call.service.check_model(job.generation.model);
-  job.prompts.push_back(
-      encode_prompt(served.tokenizer, render(served.chat_template, served.tokenizer_config, read_chat_messages(body))));
+  const Fields fields(body);
+  job.prompts.push_back(plan_output(served, read_chat_messages(body), &fields, job.generation));
   job.id = answer_id(call, "chatcmpl-");
   job.make_reply = chat_reply;
   return job;

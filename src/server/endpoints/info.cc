@@ -81,6 +81,8 @@ json::object server_info(Service& service) {
   out["version"] = options.version;
   out["status"] = state_name(service.state());
   out["context_length"] = served.config.context;
+  out["reasoning_parser"] = served.format.reasoning_name();
+  out["tool_call_parser"] = served.format.calls_name();
   out["max_total_num_tokens"] = int64_t{state.kv_total_blocks} * KvCache::kBlockTokens;
   out["memory"] = served.memory_text;
   out["bytes_per_expert"] = served.sizes.bytes_per_expert;

@@ -2,6 +2,7 @@
 #include "server/chat.h"
 #include "server/fields.h"
 #include "server/generation.h"
+#include "server/output_plan.h"
 
 namespace carpool {
 namespace {
@@ -11,8 +12,7 @@ Job read_job(const Call& call, const Served& served) {
   Job job;
   job.generation = read_messages(body, served.config);
   call.service.check_model(job.generation.model);
-  job.prompts.push_back(encode_prompt(
-      served.tokenizer, render(served.chat_template, served.tokenizer_config, read_anthropic_messages(body))));
+  job.prompts.push_back(plan_output(served, read_anthropic_messages(body), nullptr, job.generation));
   job.id = answer_id(call, "msg_");
   job.make_reply = messages_reply;
   return job;
@@ -22,9 +22,8 @@ size_t count_tokens(const Call& call, const Served& served) {
   const json::object body = read_body(call.exchange.request().body);
   refuse_message_extras(body);
   call.service.check_model(Fields(body).string("model"));
-  return encode_prompt(served.tokenizer,
-                       render(served.chat_template, served.tokenizer_config, read_anthropic_messages(body)))
-      .ids.size();
+  Generation unused;
+  return plan_output(served, read_anthropic_messages(body), nullptr, unused).ids.size();
 }
 
 }  // namespace
