@@ -1,32 +1,16 @@
 // Stock client packages against `carpool serve`: the scripts of python/clients, each of which checks a running server
 // and fails at the first difference. The `openai` and `anthropic` packages are optional; without them their tests are
 // skipped. The interpreter is $CARPOOL_PYTHON, else that of .venv, else python3.
-#include <cstdlib>
-
+#include "client_scripts.h"
 #include "programs.h"
 #include "server_process.h"
 
 namespace carpool::end_to_end {
 namespace {
 
-std::string python() {
-  if (const char* name = std::getenv("CARPOOL_PYTHON")) return name;
-  const std::string venv = kSource + "/.venv/bin/python";
-  return fs::exists(venv) ? venv : "python3";
-}
-
-bool has_packages() { return std::system((python() + " -c 'import openai, anthropic' >/dev/null 2>&1").c_str()) == 0; }
-
-constexpr const char* kSkipped =
-    "the packages openai and anthropic of python/requirements.txt are not installed; CARPOOL_PYTHON names an "
-    "interpreter that has them";
-
 void expect_script_passes(const ServerProcess& server, const std::string& script, const std::string& options = "") {
   ASSERT_TRUE(server.ready());
-  const TemporaryFolder folder;
-  const std::string command = "timeout 600 " + python() + " " + kSource + "/python/clients/" + script + " --url " +
-                              server.url() + " " + options + " >" + (folder / "out") + " 2>&1";
-  EXPECT_EQ(std::system(command.c_str()), 0) << command << "\n" << slurp(folder / "out");
+  expect_script_passes_at(server.url(), script, options);
 }
 
 std::vector<std::string> serve(const std::string& model, const std::vector<std::string>& options = {}) {

@@ -92,6 +92,10 @@ TEST(Examples, EachSideServesWhatItNamesAndItsCountersProveIt) {
 TEST(Examples, TheLaunchLineOfAnSglangCampaignIsTakenAsItStands) {
   const std::vector<std::string> silent = {"--served-model-name",
                                            "glm-5",
+                                           "--reasoning-parser",
+                                           "glm45",
+                                           "--tool-call-parser",
+                                           "glm47",
                                            "--max-running-requests",
                                            "2048",
                                            "--kv-cache-dtype",
@@ -120,11 +124,7 @@ TEST(Examples, TheLaunchLineOfAnSglangCampaignIsTakenAsItStands) {
                                          "flashinfer_cutlass",
                                          "--disable-cuda-graph",
                                          "--num-continuous-decode-steps",
-                                         "16",
-                                         "--reasoning-parser",
-                                         "glm45",
-                                         "--tool-call-parser",
-                                         "glm47"};
+                                         "16"};
   std::vector<std::string> command = {carpool_binary(), "serve", "--model", kBooks};
   command.insert(command.end(), silent.begin(), silent.end());
   command.insert(command.end(), told.begin(), told.end());

@@ -16,6 +16,19 @@
 
 namespace carpool {
 
+// A template in the manner of GLM-4.7; the comment is what "auto" knows it by.
+inline constexpr const char* kGlmTemplate =
+    "{# <|observation|> <arg_key> <think> #}{% for m in messages %}<|{{ m.role }}|>{{ m.reasoning_content }}{{ "
+    "m.content }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}{% for k, v in c.function.arguments.items() %}"
+    "<arg_key>{{ k }}</arg_key><arg_value>{{ v | tojson }}</arg_value>{% endfor %}</tool_call>{% endfor %}{% endfor %}"
+    "{% for t in tools or [] %}({{ t.function.name }}){% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% if enable_thinking is defined and not enable_thinking %}</think>"
+    "{% else %}<think>{% endif %}{% endif %}";
+inline const std::vector<std::string> kGlmTags = {"<think>",      "</think>",     "<tool_call>",
+                                                  "</tool_call>", "<arg_key>",    "</arg_key>",
+                                                  "<arg_value>",  "</arg_value>", "<|user|>"};
+
 inline std::string script_of(const std::string& text) { return "\x01" + text + "\x02"; }
 
 // Ids 0..255 are bytes, 256 ends, the tags follow.

@@ -10,22 +10,10 @@
 namespace carpool {
 namespace {
 
-// A template in the manner of GLM-4.7; the comment is what "auto" knows it by.
-constexpr const char* kGlm =
-    "{# <|observation|> <arg_key> <think> #}{% for m in messages %}<|{{ m.role }}|>{{ m.reasoning_content }}{{ "
-    "m.content }}"
-    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}{% for k, v in c.function.arguments.items() %}"
-    "<arg_key>{{ k }}</arg_key><arg_value>{{ v | tojson }}</arg_value>{% endfor %}</tool_call>{% endfor %}{% endfor %}"
-    "{% for t in tools or [] %}({{ t.function.name }}){% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% if enable_thinking is defined and not enable_thinking %}</think>"
-    "{% else %}<think>{% endif %}{% endif %}";
 constexpr const char* kOss =
     "{# <|channel|> <|message|> functions. #}{% for m in messages %}{{ m.content }}{% endfor %}<|start|>assistant";
 constexpr const char* kKimi =
     "{# <|tool_calls_section_begin|> #}{% for m in messages %}{{ m.content }}{% endfor %}<|im_assistant|>";
-
-const std::vector<std::string> kGlmTags = {"<think>",    "</think>",    "<tool_call>",  "</tool_call>", "<arg_key>",
-                                           "</arg_key>", "<arg_value>", "</arg_value>", "<|user|>"};
 
 const json::value& openai_tools() {
   static const json::value tools = json::parse(R"([
@@ -78,7 +66,7 @@ json::array joined(const std::vector<RawEvent>& events, json::object& usage, boo
               calls.push_back(std::move(call));
               continue;
             }
-            ASSERT_TRUE(index + 1 == calls.size()) << "calls come one after the other";
+            EXPECT_EQ(index + 1, calls.size()) << "calls come one after the other";
             EXPECT_FALSE(piece.as_object().contains("id"));
             json::string& arguments = calls.back().at("function").at("arguments").as_string();
             arguments.append(piece.at("function").at("arguments").as_string());
@@ -134,7 +122,7 @@ json::object chat(const LiveServer& server, json::object body, std::string* reas
 
 class GlmServer : public testing::Test {
  protected:
-  static void SetUpTestSuite() { server = new LiveServer(scripted(kGlm, kGlmTags)); }
+  static void SetUpTestSuite() { server = new LiveServer(scripted(kGlmTemplate, kGlmTags)); }
   static void TearDownTestSuite() {
     delete server;
     server = nullptr;
@@ -216,7 +204,7 @@ TEST_F(GlmServer, ChoicesAreParsedApart) {
 }
 
 TEST_F(GlmServer, WithoutToolsOrWithNoneCallsAreText) {
-  EXPECT_EQ(chat(*server, request("</think>" + kWeather)).at("content"), kWeather);
+  EXPECT_EQ(chat(*server, request("</think>" + kWeather)).at("content"), json::value(kWeather));
   EXPECT_EQ(chat(*server, request("</think>" + kWeather, with_tools({{"tool_choice", "none"}}))).at("content"),
             kWeather);
 }
@@ -386,7 +374,8 @@ TEST_F(GlmServer, AnthropicsChoicesAndThinking) {
   const json::object named{{"tool_choice", json::object{{"type", "tool"}, {"name", "now"}}}};
   EXPECT_EQ(messages(*server, anthropic_request("</tool_call>", named)).at("stop_reason"), "tool_use");
   const json::object none{{"tool_choice", json::object{{"type", "none"}}}};
-  EXPECT_EQ(messages(*server, anthropic_request("</think>" + kWeather, none)).at("content").at(0).at("text"), kWeather);
+  EXPECT_EQ(messages(*server, anthropic_request("</think>" + kWeather, none)).at("content").at(0).at("text"),
+            json::value(kWeather));
   json::object counted = anthropic_request("x");
   const json::value without = server->ask("/v1/messages/count_tokens", request("x"));
   EXPECT_GT(server->ask("/v1/messages/count_tokens", counted).at("input_tokens").as_int64(),
@@ -395,7 +384,7 @@ TEST_F(GlmServer, AnthropicsChoicesAndThinking) {
 }
 
 TEST(KnownProblemT23, NoThinkingIsAllContentAndUnfinishedThinkingIsReasoning) {
-  const LiveServer server(scripted(kGlm, kGlmTags));
+  const LiveServer server(scripted(kGlmTemplate, kGlmTags));
   const json::object off{{"chat_template_kwargs", json::object{{"enable_thinking", false}}}};
   std::string reason;
   EXPECT_EQ(chat(server, request("Just an answer.", off), &reason).at("content"), "Just an answer.");
@@ -407,14 +396,15 @@ TEST(KnownProblemT23, NoThinkingIsAllContentAndUnfinishedThinkingIsReasoning) {
 }
 
 TEST(KnownProblemT26, EveryChunkIsWholeCharacters) {
-  const LiveServer server(scripted(kGlm, kGlmTags));
+  const LiveServer server(scripted(kGlmTemplate, kGlmTags));
   const std::string faces = "\xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x9a\x80\xe4\xbd\xa0\xc3\xa9";
   json::object body = request(faces + "</think>" + faces + "<tool_call>get_weather<arg_key>city</arg_key><arg_value>" +
                                   faces + "</arg_value></tool_call>",
                               with_tools());
   const json::object message = chat(server, body);
-  EXPECT_EQ(message.at("content"), faces);
-  EXPECT_EQ(message.at("tool_calls").at(0).at("function").at("arguments"), "{\"city\": \"" + faces + "\"}");
+  EXPECT_EQ(message.at("content"), json::value(faces));
+  EXPECT_EQ(message.at("tool_calls").at(0).at("function").at("arguments"),
+            json::value("{\"city\": \"" + faces + "\"}"));
   body["stream"] = true;
   for (const RawEvent& event : server.stream("/v1/chat/completions", body)) {
     EXPECT_EQ(event.data.find("\xef\xbf\xbd"), std::string::npos) << event.data;
@@ -463,14 +453,13 @@ TEST(Parsers, OptionsChooseThem) {
   ServiceOptions options;
   options.reasoning_parser = "none";
   options.tool_call_parser = "qwen25";
-  const LiveServer server(scripted(kGlm, kGlmTags), options);
-  EXPECT_EQ(chat(server, request("a</think>" + kWeather)).at("content"),
-            "a" + std::string("get_weather") + "cityK\xc3\xb6lndays3")
+  const LiveServer server(scripted(kGlmTemplate, kGlmTags), options);
+  EXPECT_EQ(chat(server, request("a</think>" + kWeather)).at("content"), "aget_weathercityK\xc3\xb6lndays3")
       << "tags that nobody reads are special tokens like others";
   const json::object message = chat(server, request("<tool_call>{\"name\": \"now\"}</tool_call>", with_tools()));
   EXPECT_EQ(message.at("tool_calls").at(0).at("function").at("name"), "now");
   options.tool_call_parser = "none";
-  const LiveServer without(scripted(kGlm, kGlmTags), options);
+  const LiveServer without(scripted(kGlmTemplate, kGlmTags), options);
   const RawResponse refused = without.post("/v1/chat/completions", json::serialize(request("a", with_tools())));
   EXPECT_EQ(refused.status, 400);
   EXPECT_EQ(json::parse(refused.body).at("error").at("code"), "unsupported_value");
