@@ -58,7 +58,7 @@ Prompt plan_output(const Served& served, Chat chat, const Fields* fields, Genera
     plan->options.prompt = PromptEnd::kClosed;
   }
   if (!plan->format.reasoning && !plan->options.functions) return encode_prompt(served.tokenizer, pieces);
-  generation.request.show_special = served.format_tokens;
+  generation.request.show_special = plan->options.functions ? served.format_tokens : served.reasoning_tokens;
   generation.output = std::move(plan);
   return encode_prompt(served.tokenizer, pieces);
 }

@@ -45,15 +45,22 @@ std::string_view key_of(const HttpRequest& request) {
 
 std::string canonical(const std::string& spec) { return make_policy(spec)->spec(); }
 
+std::vector<int> special_tokens(const OutputFormat& format, const Tokenizer& tokenizer) {
+  std::vector<int> ids;
+  for (const std::string_view tag : format.tags()) {
+    const std::optional<int> id = tokenizer.token_id(tag);
+    if (id && tokenizer.is_special(*id)) ids.push_back(*id);
+  }
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
 // Tags that are special tokens would have no text.
 void choose_format(const ServiceOptions& options, Served& served) {
   const std::string& chat_template = served.tokenizer_config.chat_template.value_or("");
   served.format = OutputFormat::choose(options.reasoning_parser, options.tool_call_parser, chat_template);
-  for (const std::string_view tag : served.format.tags()) {
-    const std::optional<int> id = served.tokenizer.token_id(tag);
-    if (id && served.tokenizer.is_special(*id)) served.format_tokens.push_back(*id);
-  }
-  std::sort(served.format_tokens.begin(), served.format_tokens.end());
+  served.reasoning_tokens = special_tokens({served.format.reasoning, nullptr}, served.tokenizer);
+  served.format_tokens = special_tokens(served.format, served.tokenizer);
 }
 
 }  // namespace

@@ -60,7 +60,8 @@ struct Served {
   std::unique_ptr<EngineLoop> loop;  // not yet started
   // Chosen by ready() from the options and the chat template.
   OutputFormat format = {};
-  std::vector<int> format_tokens = {};  // special tokens that are tags of the format, ascending
+  // Special tokens that are tags of the format, ascending: of reasoning alone, and of reasoning and calls.
+  std::vector<int> reasoning_tokens = {}, format_tokens = {};
 };
 
 enum class ServiceState { kLoading, kReady, kDraining, kDead };

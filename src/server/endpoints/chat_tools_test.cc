@@ -206,7 +206,7 @@ TEST_F(GlmServer, ChoicesAreParsedApart) {
 TEST_F(GlmServer, WithoutToolsOrWithNoneCallsAreText) {
   EXPECT_EQ(chat(*server, request("</think>" + kWeather)).at("content"), json::value(kWeather));
   EXPECT_EQ(chat(*server, request("</think>" + kWeather, with_tools({{"tool_choice", "none"}}))).at("content"),
-            kWeather);
+            json::value(kWeather));
 }
 
 TEST_F(GlmServer, OneCallWhereMoreAreNotAllowed) {
@@ -447,6 +447,17 @@ TEST(KimiServer, IdsCountOnThroughTheConversation) {
   json::array& history = body.at("messages").as_array();
   history.insert(history.begin(), message);
   EXPECT_EQ(chat(server, body).at("tool_calls").at(0).at("id"), "functions.now:1");
+}
+
+TEST(KimiServer, TagsOfCallsDoNotLeakIntoAnswersWithoutTools) {
+  ServiceOptions options;
+  options.reasoning_parser = "qwen3";
+  const LiveServer server(
+      scripted(kKimi, {"<think>", "</think>", "<|tool_calls_section_begin|>", "<|tool_call_begin|>"}), options);
+  const json::object message =
+      chat(server, request("<think>a</think>b<|tool_calls_section_begin|><|tool_call_begin|>c<|tool_call_begin|>"));
+  EXPECT_EQ(message.at("content"), "bc");
+  EXPECT_EQ(message.at("reasoning_content"), "a");
 }
 
 TEST(Parsers, OptionsChooseThem) {

@@ -41,6 +41,9 @@ CallBlocks::CallBlocks(const CallFormat& format, CallSink sink)
     : format_(format), sink_(std::move(sink)), end_(format.close, format.quotation) {
   tags_.push_back(format.open);
   tags_.insert(tags_.end(), format.around.begin(), format.around.end());
+  if (!format.control) return;
+  tags_.push_back(format.close);
+  tags_.insert(tags_.end(), format.within.begin(), format.within.end());
 }
 
 void CallBlocks::feed(std::string_view text, OutputEvents& out) {
@@ -109,10 +112,7 @@ void CallBlocks::break_block(size_t size, OutputEvents& out) {
   ++sink_.lost.broken;
   std::string text = buffer_.substr(0, size);
   if (format_.control) {
-    std::vector<std::string_view> tags = tags_;
-    tags.push_back(format_.close);
-    tags.insert(tags.end(), format_.within.begin(), format_.within.end());
-    text = without_tags(text, tags);
+    text = without_tags(text, tags_);
   }
   tell_content(text, out);
   buffer_.erase(0, size);

@@ -47,7 +47,7 @@ class CallBlocks final : public OutputParser::Stage {
 
   const CallFormat& format_;
   CallSink sink_;
-  std::vector<std::string_view> tags_;  // that content may hold
+  std::vector<std::string_view> tags_;  // that are not content
   std::string buffer_;
   std::string blanks_;       // behind content, not told yet
   bool after_call_ = false;  // blanks that come now belong to nobody
