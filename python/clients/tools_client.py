@@ -16,12 +16,12 @@ import openai
 
 import checks
 
-WEATHER = ("<tool_call>get_weather<arg_key>city</arg_key><arg_value>Zürich \N{SNOWMAN}</arg_value>"
+WEATHER = ("<tool_call>get_weather<arg_key>city</arg_key><arg_value>Z\u00fcrich \N{SNOWMAN}</arg_value>"
            "<arg_key>days</arg_key><arg_value>2</arg_value></tool_call>")
 NOW = "<tool_call>now</tool_call>"
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}
 NOTHING = {"type": "object", "properties": {}}
-ARGUMENTS = {"city": "Zürich \N{SNOWMAN}", "days": 2}
+ARGUMENTS = {"city": "Z\u00fcrich \N{SNOWMAN}", "days": 2}
 
 
 def script(text):
