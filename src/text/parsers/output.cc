@@ -35,12 +35,7 @@ std::unique_ptr<OutputParser::Stage> make_stage(const OutputFormat& format, cons
     inner = std::make_unique<PlainStage>();
   }
   if (!format.reasoning) return inner;
-  std::vector<std::string_view> ends;
-  if (calls) {
-    ends.push_back(format.calls->open);
-    if (!format.calls->around.empty()) ends.push_back(format.calls->around.front());
-  }
-  return std::make_unique<ThinkTags>(*format.reasoning, options, std::move(ends), std::move(inner));
+  return std::make_unique<ThinkTags>(*format.reasoning, options, calls ? format.calls : nullptr, std::move(inner));
 }
 
 }  // namespace

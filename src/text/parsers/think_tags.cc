@@ -1,19 +1,29 @@
 // See think_tags.h.
 #include "text/parsers/think_tags.h"
 
+#include <algorithm>
+
 #include "text/parsers/tags.h"
 
 namespace carpool {
 
-ThinkTags::ThinkTags(const ReasoningFormat& format, const OutputOptions& options,
-                     std::vector<std::string_view> call_tags, std::unique_ptr<OutputParser::Stage> rest)
+ThinkTags::ThinkTags(const ReasoningFormat& format, const OutputOptions& options, const CallFormat* calls,
+                     std::unique_ptr<OutputParser::Stage> rest)
     : format_(format),
-      ends_(std::move(call_tags)),
       rest_(std::move(rest)),
       inside_(options.prompt == PromptEnd::kOpen || (options.prompt == PromptEnd::kNeither && format.open_by_default)),
       separate_(options.separate_reasoning),
       trims_(format.trims && options.separate_reasoning) {
-  ends_.push_back(format.close);
+  if (calls) {
+    begins_.push_back(calls->open);
+    if (!calls->around.empty()) begins_.push_back(calls->around.front());
+  }
+  tags_ = begins_;
+  tags_.push_back(format.close);
+  if (!calls || !calls->control) return;
+  tags_.push_back(calls->close);
+  tags_.insert(tags_.end(), calls->around.begin(), calls->around.end());
+  tags_.insert(tags_.end(), calls->within.begin(), calls->within.end());
 }
 
 void ThinkTags::feed(std::string_view text, OutputEvents& out) {
@@ -46,9 +56,9 @@ void ThinkTags::tell(std::string_view text, OutputEvents& out) {
 }
 
 bool ThinkTags::reason(OutputEvents& out) {
-  const FoundTag end = find_tag(buffer_, ends_);
+  const FoundTag end = find_tag(buffer_, tags_);
   const bool found = end.at != std::string_view::npos;
-  const size_t size = found ? end.at : buffer_.size() - held_bytes(buffer_, ends_);
+  const size_t size = found ? end.at : buffer_.size() - held_bytes(buffer_, tags_);
   std::string_view text = std::string_view(buffer_).substr(0, size);
   if (trims_) text = trimmed_right(text);
   tell(text, out);
@@ -57,6 +67,11 @@ bool ThinkTags::reason(OutputEvents& out) {
     return false;
   }
   const bool closed = end.tag == format_.close;
+  if (!closed && std::find(begins_.begin(), begins_.end(), end.tag) == begins_.end()) {  // says nothing here
+    buffer_.erase(size, end.tag.size());
+    buffer_.erase(0, text.size());
+    return true;
+  }
   if (closed && !separate_) tell(end.tag, out);
   buffer_.erase(0, size + (closed ? end.tag.size() : 0));
   skip_blanks_ = trims_;

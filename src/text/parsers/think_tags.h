@@ -14,8 +14,9 @@ namespace carpool {
 
 class ThinkTags final : public OutputParser::Stage {
  public:
-  // `call_tags` end reasoning and belong to the rest, which goes to `rest`.
-  ThinkTags(const ReasoningFormat& format, const OutputOptions& options, std::vector<std::string_view> call_tags,
+  // What is behind reasoning goes to `rest`. A call of the format `calls` (null = none are parsed) ends reasoning; its
+  // other tags are left out when they are control tokens.
+  ThinkTags(const ReasoningFormat& format, const OutputOptions& options, const CallFormat* calls,
             std::unique_ptr<OutputParser::Stage> rest);
   void feed(std::string_view text, OutputEvents& out) override;
   void finish(bool complete, OutputEvents& out) override;
@@ -30,7 +31,8 @@ class ThinkTags final : public OutputParser::Stage {
   void tell(std::string_view text, OutputEvents& out);  // reasoning
 
   const ReasoningFormat& format_;
-  std::vector<std::string_view> ends_;
+  std::vector<std::string_view> begins_;  // of calls
+  std::vector<std::string_view> tags_;    // all that reasoning does not hold
   std::unique_ptr<OutputParser::Stage> rest_;
   State state_ = State::kStart;
   bool inside_, separate_, trims_;
