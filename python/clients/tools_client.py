@@ -82,14 +82,16 @@ def openai_section(check, server):
     check.equal((final.message.content, final.finish_reason, s.calls(final)), ("It is sunny.", "stop", []),
                 "their results lead to an answer")
 
-    check.equal(s.calls(s.chat(script("now</tool_call>"), tool_choice="required")), [("now", {})], "required: a call is made")
+    check.equal(s.calls(s.chat(script("Hm.</think>" + NOW), tool_choice="required")), [("now", {})], "required: a call is made")
     named = {"type": "function", "function": {"name": "get_weather"}}
-    rest = WEATHER.removeprefix("<tool_call>get_weather")
-    check.equal(s.calls(s.chat(script(rest + NOW), tool_choice=named)), [("get_weather", ARGUMENTS)], "named: that one, once")
+    check.equal(s.calls(s.chat(script("</think>" + WEATHER + NOW), tool_choice=named)), [("get_weather", ARGUMENTS)], "named: that one, once")
     check.equal(s.calls(s.chat(script("</think>" + NOW + WEATHER), parallel_tool_calls=False)), [("now", {})], "not in parallel: one")
     none = s.chat(script("</think>Just text."), tool_choice="none")
     check.equal((none.message.content, none.message.tool_calls), ("Just text.", None), "none: text")
-    check.raises(openai.InternalServerError, lambda: s.chat(script("No."), tool_choice="required"),
+    unwilling = s.chat(script("No."), {"chat_template_kwargs": {"enable_thinking": False}},
+                       tool_choice={"type": "function", "function": {"name": "now"}})
+    check.equal(s.calls(unwilling), [("now", {})], "named: also when the model would say something else")
+    check.raises(openai.InternalServerError, lambda: s.chat(script("No."), tool_choice="required", stop="No"),
                  "no call although one is required", 500, "tool_call_failed")
 
     off = {"chat_template_kwargs": {"enable_thinking": False}}
@@ -131,10 +133,9 @@ def anthropic_section(check, server):
     final = create(history)
     check.equal((blocks_of(final), final.stop_reason), ([("thinking", "Fine."), ("text", "It is sunny.")], "end_turn"),
                 "their results lead to an answer")
-    check.equal(blocks_of(create(script("now</tool_call>"), tool_choice={"type": "any"})), [("tool_use", ("now", {}))],
+    check.equal(blocks_of(create(script("</think>" + NOW), tool_choice={"type": "any"})), [("tool_use", ("now", {}))],
                 "any: a call is made")
-    rest = WEATHER.removeprefix("<tool_call>get_weather")
-    check.equal(blocks_of(create(script(rest), tool_choice={"type": "tool", "name": "get_weather"})),
+    check.equal(blocks_of(create(script("</think>" + WEATHER), tool_choice={"type": "tool", "name": "get_weather"})),
                 [("tool_use", ("get_weather", ARGUMENTS))], "tool: that one")
     check.equal(blocks_of(create(script("</think>Just text."), tool_choice={"type": "none"})), [("text", "Just text.")], "none: text")
     check.equal(blocks_of(create(script("At once."), thinking={"type": "disabled"})), [("text", "At once.")],

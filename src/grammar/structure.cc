@@ -28,18 +28,45 @@ NodeId choice_node(GrammarBuilder& b, const StructureSpec& spec) {
   return b.one_of(spec.choices);
 }
 
+// A text in which the spec's tags may be tokens of their own.
+NodeId spelled(GrammarBuilder& b, const StructureSpec& spec, std::string_view text) {
+  if (spec.tags.empty() || text.empty()) return b.special(text);
+  std::vector<NodeId> parts;
+  while (!text.empty()) {
+    size_t first = std::string_view::npos, size = 0;
+    for (const std::string& tag : spec.tags) {
+      const size_t at = text.find(tag);
+      if (at < first) first = at, size = tag.size();
+    }
+    if (first > 0) parts.push_back(b.literal(text.substr(0, first)));
+    if (size > 0) parts.push_back(b.special(text.substr(first, size)));
+    text.remove_prefix(std::min(text.size(), first == std::string_view::npos ? first : first + size));
+  }
+  return b.seq(parts);
+}
+
+NodeId framed_value(GrammarBuilder& b, const FramedSchema& frame, const std::string& path) {
+  if (frame.tagged) return tagged_arguments_node(b, frame.schema, *frame.tagged, frame.lenient, path);
+  try {
+    return json_schema_node(b, frame.schema, path);
+  } catch (const GrammarError&) {
+    if (!frame.lenient) throw;
+  }
+  return json_object_node(b);
+}
+
 NodeId frames_node(GrammarBuilder& b, const StructureSpec& spec) {
   std::vector<NodeId> options;
   for (const FramedSchema& frame : spec.frames) {
-    const NodeId value = json_schema_node(b, frame.schema, frame.path.empty() ? spec.path : frame.path);
-    options.push_back(b.seq({b.special(frame.before), value, b.special(frame.after)}));
+    const NodeId value = framed_value(b, frame, frame.path.empty() ? spec.path : frame.path);
+    options.push_back(b.seq({spelled(b, spec, frame.before), value, spelled(b, spec, frame.after)}));
   }
   const NodeId one = b.alt(options);
   const bool open = spec.max == kNoLimit;
-  const NodeId more = b.repeat(b.seq({b.special(spec.between), one}), std::max(spec.min - 1, 0),
+  const NodeId more = b.repeat(b.seq({spelled(b, spec, spec.between), one}), std::max(spec.min - 1, 0),
                                open ? kNoLimit : std::max(spec.max - 1, 0));
   const NodeId some = b.seq({one, more});
-  return b.seq({b.special(spec.prefix), spec.min == 0 ? b.optional(some) : some, b.special(spec.suffix)});
+  return b.seq({spelled(b, spec, spec.prefix), spec.min == 0 ? b.optional(some) : some, spelled(b, spec, spec.suffix)});
 }
 
 NodeId node_of(GrammarBuilder& b, const StructureSpec& spec) {
@@ -62,7 +89,10 @@ NodeId node_of(GrammarBuilder& b, const StructureSpec& spec) {
 
 std::string StructureSpec::key() const {
   json::array list;
-  for (const FramedSchema& f : frames) list.push_back(json::array{f.before, f.after, f.schema});
+  for (const FramedSchema& f : frames) {
+    const TaggedArguments tagged = f.tagged.value_or(TaggedArguments{});
+    list.push_back({f.before, f.after, f.schema, tagged.key_open, tagged.value_open, tagged.value_close, f.lenient});
+  }
   const json::array all{static_cast<int>(kind),
                         schema,
                         regex,
@@ -73,7 +103,9 @@ std::string StructureSpec::key() const {
                         std::move(list),
                         min,
                         max,
-                        reasoning_end};
+                        reasoning_begin,
+                        reasoning_end,
+                        json::array(tags.begin(), tags.end())};
   return json::serialize(all);
 }
 
@@ -83,7 +115,8 @@ std::shared_ptr<const Grammar> make_grammar(const StructureSpec& spec) {
     NodeId root = node_of(builder, spec);
     if (!spec.reasoning_end.empty()) {
       const NodeId lines = builder.repeat(builder.literal("\n"), 0, 2);
-      root = builder.seq({builder.text_without(spec.reasoning_end), builder.special(spec.reasoning_end), lines, root});
+      root = builder.seq({spelled(builder, spec, spec.reasoning_begin), builder.text_without(spec.reasoning_end),
+                          spelled(builder, spec, spec.reasoning_end), lines, root});
     }
     std::shared_ptr<const Grammar> grammar = builder.finish(root);
     if (!can_be_matched_within_limits(*grammar)) {

@@ -6,11 +6,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
 #include "grammar/grammar.h"
+#include "grammar/tagged_arguments.h"
 
 namespace carpool {
 
@@ -18,7 +20,9 @@ namespace carpool {
 struct FramedSchema {
   std::string before, after;  // literally; where they are special tokens of the vocabulary, these may be written
   json::value schema;
-  std::string path = {};  // of the schema, in errors
+  std::string path = {};                       // of the schema, in errors
+  std::optional<TaggedArguments> tagged = {};  // the members of an object between tags, instead of JSON
+  bool lenient = false;  // where the schema has what the grammar lacks, any JSON object, or any text between tags
 };
 
 struct StructureSpec {
@@ -38,8 +42,10 @@ struct StructureSpec {
   std::vector<FramedSchema> frames = {};
   int min = 1, max = 1;  // kNoLimit: any number
   // Not empty: the model reasons first. The structure holds after the first of these texts (ASCII, "</think>"), which
-  // may be followed by up to two line breaks; what stands before it is free.
-  std::string reasoning_end = {};
+  // may be followed by up to two line breaks; what stands before it is free, behind reasoning_begin.
+  std::string reasoning_begin = {}, reasoning_end = {};
+  // Parts of prefix, between, suffix, before, after and the two above that may be special tokens of the vocabulary.
+  std::vector<std::string> tags = {};
 
   std::string key() const;  // equal for equal grammars
 };

@@ -4,15 +4,68 @@
 #include <fmt/format.h>
 
 #include "base/checksum.h"
+#include "text/parsers/formats.h"
 
 namespace carpool {
 namespace {
 
-// An answer that begins within a call has no reasoning. What the request says of thinking itself counts more.
-void stop_thinking(Chat& chat) {
-  for (const char* name : {"enable_thinking", "thinking"}) {
-    if (!chat.variables.contains(name)) chat.variables[name] = false;
+std::vector<std::string> tags_of(const OutputFormat& format) {
+  std::vector<std::string> out;
+  for (const std::string_view tag : format.tags()) out.emplace_back(tag);
+  return out;
+}
+
+// Where the model may still reason, what was asked for begins behind that. A prompt that says nothing of reasoning is
+// that of a model which opens it itself.
+void let_reason(const OutputPlan& plan, bool call, StructureSpec& spec) {
+  spec.tags = tags_of(plan.format);
+  if (!plan.format.reasoning || plan.options.prompt == PromptEnd::kClosed) return;
+  if (!is_harmony(plan.format.reasoning)) {
+    spec.reasoning_end = plan.format.reasoning->close;
+    return;
   }
+  spec.reasoning_begin = "<|channel|>analysis<|message|>";
+  spec.reasoning_end = call ? "<|end|><|start|>assistant" : "<|end|><|start|>assistant<|channel|>final<|message|>";
+}
+
+bool is_strict(const json::value& tool) {
+  const json::value* strict = tool.at("function").as_object().if_contains("strict");
+  return strict && strict->is_bool() && strict->get_bool();
+}
+
+// Calls, and nothing else.
+StructureSpec call_structure(const OutputPlan& plan, const ToolWish& wish) {
+  const CallFormat& format = *plan.format.calls;
+  const CallSpelling& spelling = format.spelling;
+  StructureSpec spec;
+  spec.kind = StructureSpec::Kind::kFrames;
+  spec.path = "tools";
+  spec.prefix = format.forced("");
+  spec.between = spelling.next;
+  spec.suffix = spelling.tail;
+  spec.max = is_harmony(&format) ? 1 : plan.options.max_calls;
+  for (size_t i = 0; i < wish.functions->size(); ++i) {
+    const ToolFunction& function = (*wish.functions)[i];
+    if (!wish.named.empty() && wish.named != function.name) continue;
+    FramedSchema frame;
+    frame.before = format.forced(function.name).substr(spec.prefix.size());
+    frame.after = spelling.finish;
+    frame.schema = function.parameters.empty() ? json::object{{"type", "object"}} : function.parameters;
+    frame.path = fmt::format("tools[{}].function.parameters", i);
+    frame.lenient = !is_strict(wish.tools[i]);
+    if (!spelling.key_open.empty()) {
+      frame.tagged = TaggedArguments{std::string(spelling.key_open), std::string(spelling.value_open),
+                                     std::string(spelling.value_close)};
+    }
+    spec.frames.push_back(std::move(frame));
+  }
+  let_reason(plan, true, spec);
+  return spec;
+}
+
+void check_structure(const Chat& chat, const Generation& generation) {
+  if (!generation.structure || !chat.tools.wanted()) return;
+  throw unsupported("tools", "tools and structured output exclude each other, but for tool_choice none");
 }
 
 std::string prompt_text(const std::vector<Piece>& pieces) {
@@ -35,6 +88,7 @@ void check_tools(const Served& served, const Chat& chat) {
 
 Prompt plan_output(const Served& served, Chat chat, const Fields* fields, Generation& generation) {
   check_tools(served, chat);
+  check_structure(chat, generation);
   auto plan = std::make_shared<OutputPlan>();
   plan->format = served.format;
   plan->options.separate_reasoning = !fields || fields->boolean_or("separate_reasoning", true);
@@ -43,19 +97,15 @@ Prompt plan_output(const Served& served, Chat chat, const Fields* fields, Genera
   plan->past_calls = chat.past_calls;
   if (chat.tools.wanted()) plan->options.functions = chat.tools.functions;
   if (!chat.tools.parallel || chat.tools.choice == ToolWish::Choice::kNamed) plan->options.max_calls = 1;
-  if (plan->must_call) {
-    if (chat.continue_final) {
-      throw invalid_value("tool_choice", "tool_choice that asks for a call excludes continuing the last message");
-    }
-    stop_thinking(chat);
+  if (plan->must_call && chat.continue_final) {
+    throw invalid_value("tool_choice", "tool_choice that asks for a call excludes continuing the last message");
   }
-  std::vector<Piece> pieces = render(served.chat_template, served.tokenizer_config, chat);
+  const std::vector<Piece> pieces = render(served.chat_template, served.tokenizer_config, chat);
   plan->options.prompt = reasoning_at_end(plan->format, prompt_text(pieces));
   if (plan->must_call) {
-    plan->forced = forced_call(plan->format, chat.tools.named);
-    const bool open = plan->options.prompt == PromptEnd::kOpen;
-    pieces.push_back({(open ? std::string(reasoning_close(plan->format)) : std::string()) + plan->forced, true});
-    plan->options.prompt = PromptEnd::kClosed;
+    generation.structure = call_structure(*plan, chat.tools);
+  } else if (generation.structure) {
+    let_reason(*plan, false, *generation.structure);
   }
   if (!plan->format.reasoning && !plan->options.functions) return encode_prompt(served.tokenizer, pieces);
   generation.request.show_special = plan->options.functions ? served.format_tokens : served.reasoning_tokens;

@@ -1,9 +1,10 @@
 // How the text of an answer will be read: what a request wants of its model's formats, and the prompt that goes with
 // it.
 //
-// Owns OutputPlan and plan_output. A call that must be made is begun in the prompt's stead: what it begins with stands
-// behind the prompt, so the model can only go on with it, and an answer without a whole call is an error, not an
-// answer. Reasoning has no place before it then. Read next: reply.h, text/parsers/output.h.
+// Owns OutputPlan and plan_output. A call that must be made is structure: after its reasoning the model can only write
+// calls of the functions that may be called, in its own format, with arguments that their schemas accept; an answer
+// that ends without a whole call nevertheless is an error, not an answer. Structure that was asked for begins behind
+// reasoning, too. Read next: reply.h, text/parsers/output.h, grammar/structure.h.
 #pragma once
 
 #include <memory>
@@ -20,11 +21,10 @@ struct OutputPlan {
   OutputOptions options;
   bool stream_reasoning = true;  // else reasoning comes in one chunk, when it has ended
   bool must_call = false;
-  std::string forced;  // what the answer begins with, standing behind the prompt
   int past_calls = 0;  // in the messages: Kimi's ids count on
 };
 
-// Renders `chat`, and fills output and show_special of `generation`. `fields` are those of OpenAI's chat
+// Renders `chat`, and fills output, structure and show_special of `generation`. `fields` are those of OpenAI's chat
 // (separate_reasoning, stream_reasoning), or null. ApiError 400, also for tools where the server has no parser of
 // calls.
 Prompt plan_output(const Served& served, Chat chat, const Fields* fields, Generation& generation);

@@ -29,12 +29,7 @@ Reply::Reply(Setup setup) : setup_(std::move(setup)) {
     for (int i = 0; i < setup_.generation.n; ++i) choices_.emplace_back().prompt = static_cast<int>(p);
   }
   if (const OutputPlan* plan = setup_.generation.output.get()) {
-    for (Choice& c : choices_) {
-      OutputEvents begun;
-      c.parser.emplace(plan->format, plan->options);
-      c.parser->feed(plan->forced, begun);
-      take_output(begun, c);
-    }
+    for (Choice& c : choices_) c.parser.emplace(plan->format, plan->options);
   }
   unfinished_ = choices();
 }

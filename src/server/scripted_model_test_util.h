@@ -37,7 +37,7 @@ inline Tokenizer tag_tokenizer(const std::vector<std::string>& tags) {
   json::object ids;
   for (int b = 0; b < 256; ++b) ids[alphabet.spelling(static_cast<unsigned char>(b))] = b;
   json::array added;
-  std::vector<std::string> all = {"<|end|>"};
+  std::vector<std::string> all = {"<|endoftext|>"};
   all.insert(all.end(), tags.begin(), tags.end());
   for (const std::string& tag : all) {
     added.push_back({{"id", 256 + added.size()},

@@ -221,23 +221,46 @@ TEST_F(GlmServer, OneCallWhereMoreAreNotAllowed) {
             json::parse(R"({"unknown_function":0,"malformed":0,"surplus":1})"));
 }
 
-TEST_F(GlmServer, ARequiredCallIsBegunForTheModel) {
-  const json::object required = with_tools({{"tool_choice", "required"}});
+json::object named(const char* function, json::object more = {}) {
+  more["tool_choice"] = json::object{{"type", "function"}, {"function", json::object{{"name", function}}}};
+  return with_tools(std::move(more));
+}
+
+TEST_F(GlmServer, ARequiredCallComesAfterReasoning) {
   std::string reason;
-  json::object message = chat(*server, request("now</tool_call>", required), &reason);
+  json::object message =
+      chat(*server,
+           request("I must.</think><tool_call>now</tool_call>" + kWeather, with_tools({{"tool_choice", "required"}})),
+           &reason);
   EXPECT_EQ(reason, "tool_calls");
+  EXPECT_EQ(message.at("reasoning_content"), "I must.");
+  ASSERT_EQ(message.at("tool_calls").as_array().size(), 2u);
   EXPECT_EQ(message.at("tool_calls").at(0).at("function").at("name"), "now");
-  EXPECT_TRUE(message.at("reasoning_content").is_null());
-  const json::object named =
-      with_tools({{"tool_choice", json::parse(R"({"type":"function","function":{"name":"get_weather"}})")}});
-  message = chat(*server, request("<arg_key>days</arg_key><arg_value>2</arg_value></tool_call>" + kWeather, named));
+  message = chat(*server, request("</think>" + kWeather + kWeather, named("get_weather")), &reason);
+  EXPECT_EQ(reason, "tool_calls");
   ASSERT_EQ(message.at("tool_calls").as_array().size(), 1u) << "exactly the named one";
   EXPECT_EQ(message.at("tool_calls").at(0).at("function"),
-            (json::object{{"name", "get_weather"}, {"arguments", "{\"days\": 2}"}}));
+            (json::object{{"name", "get_weather"}, {"arguments", "{\"city\": \"K\xc3\xb6ln\", \"days\": 3}"}}));
+}
+
+// Whatever the model wants to say.
+TEST_F(GlmServer, ARequiredCallIsForced) {
+  const json::object off{{"chat_template_kwargs", json::object{{"enable_thinking", false}}}};
+  for (const char* wanted : {"I would rather not.", "<tool_call>format_disk</tool_call>", "<tool_call>", ""}) {
+    const json::object message = chat(*server, request(wanted, named("now", off)));
+    ASSERT_EQ(message.at("tool_calls").as_array().size(), 1u);
+    EXPECT_EQ(message.at("tool_calls").at(0).at("function"), (json::object{{"name", "now"}, {"arguments", "{}"}}));
+  }
+  // A value that is no integer cannot be written where the schema wants one.
+  const json::object message =
+      chat(*server, request("<tool_call>get_weather<arg_key>days</arg_key><arg_value>many</arg_value></tool_call>",
+                            named("get_weather", off)));
+  const json::value arguments = json::parse(message.at("tool_calls").at(0).at("function").at("arguments").as_string());
+  EXPECT_TRUE(arguments.at("days").is_int64()) << arguments;
 }
 
 TEST_F(GlmServer, AnAnswerWithoutTheRequiredCallIsAnError) {
-  json::object body = request("I would rather not.", with_tools({{"tool_choice", "required"}}));
+  json::object body = request("I would rather not.", with_tools({{"tool_choice", "required"}, {"stop", "rather"}}));
   const RawResponse response = server->post("/v1/chat/completions", json::serialize(body));
   EXPECT_EQ(response.status, 500);
   EXPECT_EQ(json::parse(response.body).at("error").at("code"), "tool_call_failed");
@@ -248,6 +271,16 @@ TEST_F(GlmServer, AnAnswerWithoutTheRequiredCallIsAnError) {
   body["max_tokens"] = 3;
   body["stream"] = false;
   EXPECT_EQ(server->ask("/v1/chat/completions", body).at("choices").at(0).at("finish_reason"), "length");
+}
+
+TEST_F(GlmServer, ToolsAndStructureExcludeEachOther) {
+  json::object body = request("a", with_tools({{"response_format", json::object{{"type", "json_object"}}}}));
+  const RawResponse refused = server->post("/v1/chat/completions", json::serialize(body));
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(json::parse(refused.body).at("error").at("param"), "tools");
+  body["messages"] = request("</think>{}").at("messages");
+  body["tool_choice"] = "none";
+  EXPECT_EQ(chat(*server, body).at("content"), "{}");
 }
 
 TEST_F(GlmServer, AnAnswerThatIsCutShortHasNoHalfCall) {
@@ -372,9 +405,12 @@ TEST_F(GlmServer, AnthropicsChoicesAndThinking) {
             json::parse(R"([{"type":"text","text":"Hi."}])"));
   EXPECT_EQ(messages(*server, anthropic_request("", off)).at("content"), json::parse(R"([{"type":"text","text":""}])"));
   const json::object any{{"tool_choice", json::object{{"type", "any"}}}};
-  EXPECT_EQ(messages(*server, anthropic_request("now</tool_call>", any)).at("content").at(0).at("name"), "now");
-  const json::object named{{"tool_choice", json::object{{"type", "tool"}, {"name", "now"}}}};
-  EXPECT_EQ(messages(*server, anthropic_request("</tool_call>", named)).at("stop_reason"), "tool_use");
+  EXPECT_EQ(
+      messages(*server, anthropic_request("</think><tool_call>now</tool_call>", any)).at("content").at(0).at("name"),
+      "now");
+  const json::object tool{{"tool_choice", json::object{{"type", "tool"}, {"name", "now"}}}};
+  EXPECT_EQ(messages(*server, anthropic_request("</think><tool_call>now</tool_call>", tool)).at("stop_reason"),
+            "tool_use");
   const json::object none{{"tool_choice", json::object{{"type", "none"}}}};
   EXPECT_EQ(messages(*server, anthropic_request("</think>" + kWeather, none)).at("content").at(0).at("text"),
             "get_weathercityK\xc3\xb6lndays3");
@@ -397,6 +433,22 @@ TEST(KnownProblemT23, NoThinkingIsAllContentAndUnfinishedThinkingIsReasoning) {
   EXPECT_EQ(reason, "length");
 }
 
+// A schema holds for what comes after reasoning, whatever the reasoning looks like.
+TEST(KnownProblemT24, StructureBeginsBehindReasoning) {
+  const LiveServer server(scripted(kGlmTemplate, kGlmTags));
+  const json::object format{{"response_format", json::parse(R"({"type":"json_schema","json_schema":{"name":"s","schema":
+      {"type":"object","properties":{"a":{"type":"integer"}},"required":["a"],"additionalProperties":false}}})")}};
+  std::string reason;
+  const json::object message =
+      chat(server, request("{\"b\": I think...\n</think>\n{\"a\": 7} and so on", format), &reason);
+  EXPECT_EQ(message.at("reasoning_content"), "{\"b\": I think...\n");
+  EXPECT_EQ(json::parse(message.at("content").as_string()), json::parse(R"({"a": 7})"));
+  EXPECT_EQ(reason, "stop");
+  json::object off = format;
+  off["chat_template_kwargs"] = json::object{{"enable_thinking", false}};
+  EXPECT_EQ(chat(server, request("{\"a\": 7}", off)).at("content"), "{\"a\": 7}");
+}
+
 TEST(KnownProblemT26, EveryChunkIsWholeCharacters) {
   const LiveServer server(scripted(kGlmTemplate, kGlmTags));
   const std::string faces = "\xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x9a\x80\xe4\xbd\xa0\xc3\xa9";
@@ -415,9 +467,9 @@ TEST(KnownProblemT26, EveryChunkIsWholeCharacters) {
 }
 
 TEST(OssServer, ChannelsAreTakenApart) {
-  const LiveServer server(
-      scripted(kOss, {"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|call|>", "<|return|>"}));
-  const std::string analysis = "<|channel|>analysis<|message|>Hm.<|start|>assistant";
+  const LiveServer server(scripted(
+      kOss, {"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"}));
+  const std::string analysis = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant";
   EXPECT_EQ(essence(chat(server, request(analysis + "<|channel|>final<|message|>Hi.<|return|>"))),
             (json::object{{"role", "assistant"}, {"content", "Hi."}, {"reasoning_content", "Hm."}}));
   const std::string call = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}<|call|>";
@@ -426,13 +478,13 @@ TEST(OssServer, ChannelsAreTakenApart) {
       chat(server, request(analysis + call, with_tools()), &reason).at("tool_calls").at(0).at("function").at("name"),
       "now");
   EXPECT_EQ(reason, "tool_calls");
-  EXPECT_EQ(chat(server, request("now <|constrain|>json<|message|>{\"a\":1}<|call|>",
-                                 with_tools({{"tool_choice", "required"}})))
-                .at("tool_calls")
-                .at(0)
-                .at("function")
-                .at("arguments"),
-            "{\"a\":1}");
+  const json::object forced =
+      chat(server, request(analysis + call, with_tools({{"tool_choice", "required"}})), &reason);
+  EXPECT_EQ(forced.at("tool_calls").at(0).at("function").at("arguments"), "{}");
+  EXPECT_EQ(forced.at("reasoning_content"), "Hm.");
+  const json::object structured = chat(server, request(analysis + "<|channel|>final<|message|>{\"a\": 1}",
+                                                       {{"response_format", json::object{{"type", "json_object"}}}}));
+  EXPECT_EQ(structured.at("content"), "{\"a\": 1}");
 }
 
 TEST(KimiServer, IdsCountOnThroughTheConversation) {

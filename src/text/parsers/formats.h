@@ -36,6 +36,15 @@ struct Quotation {
   std::string_view open = {}, close = {};
 };
 
+// How a call is written that must be made, beside what forced() gives: what may stand behind it.
+struct CallSpelling {
+  std::string_view finish;  // behind the arguments, up to the end of the call
+  std::string_view next;    // before the name of a further call
+  std::string_view tail;    // behind the last call
+  // Around keys and values; "" where the arguments are one JSON object.
+  std::string_view key_open = {}, value_open = {}, value_close = {};
+};
+
 // Calls in blocks between two tags, among content.
 struct CallFormat {
   const char* name;
@@ -46,6 +55,7 @@ struct CallFormat {
   bool control;                              // the tags are control tokens: they are never content
   ParsedBlock (*read)(std::string_view body, const std::vector<ToolFunction>& functions);
   std::string (*forced)(std::string_view function);
+  CallSpelling spelling;
   bool (*suits)(std::string_view chat_template);
 };
 

@@ -11,6 +11,10 @@ inline constexpr std::string_view kDeepSeekAround[] = {CARPOOL_DEEPSEEK("tool\u2
 inline constexpr std::string_view kDeepSeekOpen = CARPOOL_DEEPSEEK("tool\u2581call\u2581begin");
 inline constexpr std::string_view kDeepSeekClose = CARPOOL_DEEPSEEK("tool\u2581call\u2581end");
 inline constexpr std::string_view kDeepSeekWithin[] = {CARPOOL_DEEPSEEK("tool\u2581sep")};
+// Of V3, whose objects are fenced.
+inline constexpr std::string_view kDeepSeekFencedEnd = "\n```" CARPOOL_DEEPSEEK("tool\u2581call\u2581end");
+inline constexpr std::string_view kDeepSeekFencedNext =
+    "\n" CARPOOL_DEEPSEEK("tool\u2581call\u2581begin") "function" CARPOOL_DEEPSEEK("tool\u2581sep");
 #undef CARPOOL_DEEPSEEK
 
 // Reads both: "function SEP NAME", a line break and the object fenced as code (V3), or "NAME SEP object" (V3.1).

@@ -18,7 +18,16 @@ std::string forced(std::string_view function) {
 
 }  // namespace
 
-const CallFormat kCallsDeepSeekV3 = {"deepseekv3",    kDeepSeekOpen, kDeepSeekClose,     {true}, kDeepSeekAround,
-                                     kDeepSeekWithin, true,          read_deepseek_call, forced, suits};
+const CallFormat kCallsDeepSeekV3 = {"deepseekv3",
+                                     kDeepSeekOpen,
+                                     kDeepSeekClose,
+                                     {true},
+                                     kDeepSeekAround,
+                                     kDeepSeekWithin,
+                                     true,
+                                     read_deepseek_call,
+                                     forced,
+                                     {kDeepSeekFencedEnd, kDeepSeekFencedNext, kDeepSeekAround[1]},
+                                     suits};
 
 }  // namespace carpool

@@ -14,7 +14,16 @@ std::string forced(std::string_view function) {
 
 }  // namespace
 
-const CallFormat kCallsDeepSeekV31 = {"deepseekv31",   kDeepSeekOpen, kDeepSeekClose,     {true}, kDeepSeekAround,
-                                      kDeepSeekWithin, true,          read_deepseek_call, forced, suits};
+const CallFormat kCallsDeepSeekV31 = {"deepseekv31",
+                                      kDeepSeekOpen,
+                                      kDeepSeekClose,
+                                      {true},
+                                      kDeepSeekAround,
+                                      kDeepSeekWithin,
+                                      true,
+                                      read_deepseek_call,
+                                      forced,
+                                      {kDeepSeekClose, kDeepSeekOpen, kDeepSeekAround[1]},
+                                      suits};
 
 }  // namespace carpool

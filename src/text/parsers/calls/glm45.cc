@@ -13,8 +13,17 @@ std::string forced(std::string_view function) {
 
 }  // namespace
 
-const CallFormat kCallsGlm45 = {"glm45", "<tool_call>", "</tool_call>", {false, "<arg_value>", "</arg_value>"},
-                                {},      kGlmTags,      false,          read_glm_call,
-                                forced,  suits};
+const CallFormat kCallsGlm45 = {
+    "glm45",
+    "<tool_call>",
+    "</tool_call>",
+    {false, "<arg_value>", "</arg_value>"},
+    {},
+    kGlmTags,
+    false,
+    read_glm_call,
+    forced,
+    {"</tool_call>", "\n<tool_call>", "", "<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n"},
+    suits};
 
 }  // namespace carpool

@@ -10,8 +10,17 @@ std::string forced(std::string_view function) { return "<tool_call>" + std::stri
 
 }  // namespace
 
-const CallFormat kCallsGlm47 = {"glm47", "<tool_call>", "</tool_call>", {false, "<arg_value>", "</arg_value>"},
-                                {},      kGlmTags,      false,          read_glm_call,
-                                forced,  suits};
+const CallFormat kCallsGlm47 = {
+    "glm47",
+    "<tool_call>",
+    "</tool_call>",
+    {false, "<arg_value>", "</arg_value>"},
+    {},
+    kGlmTags,
+    false,
+    read_glm_call,
+    forced,
+    {"</tool_call>", "<tool_call>", "", "<arg_key>", "</arg_key><arg_value>", "</arg_value>"},
+    suits};
 
 }  // namespace carpool

@@ -18,6 +18,6 @@ std::string forced(std::string_view function) {
 
 }  // namespace
 
-const CallFormat kCallsGptOss = {"gpt-oss", "", "", {}, {}, {}, true, nullptr, forced, suits};
+const CallFormat kCallsGptOss = {"gpt-oss", "", "", {}, {}, {}, true, nullptr, forced, {}, suits};
 
 }  // namespace carpool

@@ -40,6 +40,12 @@ bool suits(std::string_view chat_template) { return chat_template.find(kAround[0
 
 }  // namespace
 
-const CallFormat kCallsKimiK2 = {"kimi_k2", kOpen, kClose, {true}, kAround, kArguments, true, read, forced, suits};
+const CallFormat kCallsKimiK2 = {
+    "kimi_k2", kOpen,
+    kClose,    {true},
+    kAround,   kArguments,
+    true,      read,
+    forced,    {"<|tool_call_end|>", "<|tool_call_begin|>functions.", "<|tool_calls_section_end|>"},
+    suits};
 
 }  // namespace carpool

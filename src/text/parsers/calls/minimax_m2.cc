@@ -23,7 +23,16 @@ bool suits(std::string_view chat_template) { return chat_template.find(kAround[0
 }  // namespace
 
 const CallFormat kCallsMiniMaxM2 = {
-    "minimax-m2", "<invoke name=\"", "</invoke>", {false, kTags.open, kTags.close}, kAround, {}, false, read, forced,
+    "minimax-m2",
+    "<invoke name=\"",
+    "</invoke>",
+    {false, kTags.open, kTags.close},
+    kAround,
+    {},
+    false,
+    read,
+    forced,
+    {"</invoke>\n", "<invoke name=\"", "</minimax:tool_call>", kTags.open, kTags.name_end, "</parameter>\n"},
     suits};
 
 }  // namespace carpool

@@ -44,6 +44,9 @@ bool suits(std::string_view chat_template) { return chat_template.find("<tool_ca
 
 }  // namespace
 
-const CallFormat kCallsQwen25 = {"qwen25", "<tool_call>", "</tool_call>", {true}, {}, {}, false, read, forced, suits};
+const CallFormat kCallsQwen25 = {
+    "qwen25", "<tool_call>", "</tool_call>", {true}, {},
+    {},       false,         read,           forced, {"}\n</tool_call>", "\n<tool_call>\n{\"name\": \"", ""},
+    suits};
 
 }  // namespace carpool

@@ -22,8 +22,17 @@ bool suits(std::string_view chat_template) { return chat_template.find("<functio
 
 }  // namespace
 
-const CallFormat kCallsQwen3Coder = {"qwen3_coder", "<function=", "</function>", {false, kTags.open, kTags.close},
-                                     kAround,       {},           false,         read,
-                                     forced,        suits};
+const CallFormat kCallsQwen3Coder = {
+    "qwen3_coder",
+    "<function=",
+    "</function>",
+    {false, kTags.open, kTags.close},
+    kAround,
+    {},
+    false,
+    read,
+    forced,
+    {"</function>\n</tool_call>", "\n<tool_call>\n<function=", "", kTags.open, ">\n", "\n</parameter>\n"},
+    suits};
 
 }  // namespace carpool

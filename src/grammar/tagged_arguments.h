@@ -1,0 +1,23 @@
+// Arguments of a call as keys and values between tags, the way that some models write them.
+//
+// Owns the grammar of such a list: members in the order of the schema's properties, optional ones where they are not
+// required; strings as bare text up to the closing tag, everything else as JSON. Read next: structure.h.
+#pragma once
+
+#include <string>
+
+#include "base/json.h"
+#include "grammar/grammar.h"
+
+namespace carpool {
+
+struct TaggedArguments {
+  std::string key_open, value_open, value_close;  // <arg_key> K </arg_key><arg_value> V </arg_value>; ASCII
+};
+
+// The members of an object that `schema` accepts; none where it names no properties. A value whose schema has what the
+// grammar lacks is any text when `lenient`; else GrammarError with its path.
+NodeId tagged_arguments_node(GrammarBuilder& builder, const json::value& schema, const TaggedArguments& tags,
+                             bool lenient, const std::string& path);
+
+}  // namespace carpool
