@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -47,11 +49,14 @@ int64_t whole(const json::value& value, const std::string& where) {
   return value.as_int64();
 }
 
-float number_of(const json::value& value, const std::string& where) {
-  if (value.is_null()) return -std::numeric_limits<float>::infinity();
+// A number that a float32 holds, so that what is read can be written; `null` where null may stand for one.
+float number_of(const json::value& value, const std::string& where, std::optional<float> null = std::nullopt) {
+  if (null && value.is_null()) return *null;
   boost::system::error_code ec;
   const double d = value.is_number() ? value.to_number<double>(ec) : 0;
   if (!value.is_number() || ec) malformed(where, "expected a number");
+  if (std::fabs(d) > static_cast<double>(std::numeric_limits<float>::max()))
+    malformed(where, fmt::format("a number of {} is beyond float32", d));
   return static_cast<float>(d);
 }
 
@@ -70,13 +75,14 @@ void for_each_line(const std::string& text, Use use) {
 }
 
 // Floats [L][n] of a line's member, appended.
-void append_rows(const JsonObject& line, const char* key, size_t layers, size_t each, std::vector<float>& out) {
+void append_rows(const JsonObject& line, const char* key, size_t layers, size_t each, std::vector<float>& out,
+                 std::optional<float> null = std::nullopt) {
   const json::array& rows = line.array(key);
   if (rows.size() != layers) line.fail(key, fmt::format("has {} layers, the header {}", rows.size(), layers));
   for (const json::value& row : rows) {
     const json::array& values = array_of(row, line.where(), key);
     if (values.size() > each) line.fail(key, fmt::format("has {} values in a layer, at most {}", values.size(), each));
-    for (const json::value& v : values) out.push_back(number_of(v, line.where()));
+    for (const json::value& v : values) out.push_back(number_of(v, line.where(), null));
     out.resize(out.size() + each - values.size(), 0.0f);
   }
 }
@@ -160,8 +166,8 @@ void TraceBuilder::add_own(const std::string& path, const std::string& text) {
       sequence->ids.resize(sequence->ids.size() + K - ids.size(), -1);
     }
     if (o.has("weights")) append_rows(o, "weights", L, K, sequence->weights);
-    if (o.has("rank")) append_rows(o, "rank", L, E, sequence->rank);
-    if (o.has("mix")) append_rows(o, "mix", L, E, sequence->mix);
+    if (o.has("rank")) append_rows(o, "rank", L, E, sequence->rank, -std::numeric_limits<float>::infinity());
+    if (o.has("mix")) append_rows(o, "mix", L, E, sequence->mix, 0.0f);
     ++sequence->positions;
     const auto n = static_cast<size_t>(sequence->positions);
     const bool whole_sequence = (sequence->weights.empty() || sequence->weights.size() == n * L * K) &&
@@ -241,7 +247,8 @@ std::vector<EsftChoice> esft_line(std::string_view line, const std::string& here
     const std::string_view id = cells[i], weight = cells[blank + 1 + i];
     const bool read =
         std::from_chars(id.data(), id.data() + id.size(), choices[i].expert).ec == std::errc() &&
-        std::from_chars(weight.data(), weight.data() + weight.size(), choices[i].weight).ec == std::errc();
+        std::from_chars(weight.data(), weight.data() + weight.size(), choices[i].weight).ec == std::errc() &&
+        std::isfinite(choices[i].weight);
     if (!read) malformed(here, "holds something that is no number");
   }
   for (auto it = choices.begin(); it != choices.end(); it += kEsftExperts) {

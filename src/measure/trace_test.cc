@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "base/error.h"
 
@@ -93,6 +94,8 @@ TEST(Traces, EveryBrokenLineIsNamed) {
       {R"({"sequence":"a","position":0,"experts":[[1,"x"],[1,2]]})", "whole number"},
       {R"({"sequence":"a","position":0,"experts":[[1,2],[1,2]],"weights":[[1,2,3],[1]]})", "3 values"},
       {R"({"sequence":"a","position":0,"experts":[[1,2],[1,2]],"rank":[[1],[1]]})", "have none"},
+      {R"({"sequence":"a","position":0,"experts":[[1,2],[1,2]],"weights":[[1,null],[1,1]]})", "expected a number"},
+      {R"({"sequence":"a","position":0,"experts":[[1,2],[1,2]],"weights":[[1,1e39],[1,1]]})", "beyond float32"},
       {R"({"position":0,"experts":[[1,2],[1,2]]})", "sequence"},
       {R"({"sequence":"a","position":1,"experts":[[1,2],[1,2]]})", "must be 0"},
       {"{", "line 2"},
@@ -108,6 +111,19 @@ TEST(Traces, EveryBrokenLineIsNamed) {
   EXPECT_NE(problem({folder.write("t.jsonl", kHeader + "\n")}).find("hold no tokens"), std::string::npos);
   std::filesystem::create_directories(folder / "empty");
   EXPECT_NE(problem({folder / "empty"}).find("holds no traces"), std::string::npos);
+}
+
+TEST(Traces, NullIsAnExpertThatMayNotBeChosenAndReadsBackAsThat) {
+  Folder folder;
+  const std::string row = "[[1,null,2,3,0,0,0,3],[1,1,1,1,1,1,1,1]]";
+  const std::string line =
+      R"({"sequence":"a","position":0,"experts":[[7,2],[1,2]],"rank":)" + row + R"(,"mix":)" + row + "}\n";
+  const Trace t = read_traces({folder.write("t.jsonl", kHeader + "\n" + line)});
+  EXPECT_EQ(t.sequences[0].rank[1], -std::numeric_limits<float>::infinity());
+  EXPECT_EQ(t.sequences[0].mix[1], 0);
+  const Trace again = read_traces({folder.write("u.jsonl", trace_header(t) + "\n" + trace_line(t, t.sequences[0], 0))});
+  EXPECT_EQ(again.sequences[0].rank, t.sequences[0].rank);
+  EXPECT_EQ(again.sequences[0].mix, t.sequences[0].mix);
 }
 
 TEST(Traces, FingerprintsAreReadInTheOrderOfTokensAndLayers) {
