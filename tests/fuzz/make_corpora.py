@@ -109,6 +109,24 @@ def strings_of(value):
         yield from strings_of(item)
 
 
+def output_parser_inputs():
+    bar, low = "\uff5c", "\u2581"
+    answers = ["plain \u2603 text", "<think>a</think>\nb", "a</think>b", "<think>never ends",
+               "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Z\u00fcrich</arg_value>\n<arg_key>days</arg_key><arg_value>3</arg_value></tool_call>",
+               "<think>x</think>hi<tool_call>f</tool_call><tool_call>nothing</tool_call>bye", "<tool_call>get_weather<arg_value>x</arg_value></tool_call>",
+               '<tool_call>\n{"name": "get_weather", "arguments": {"city": "a</tool_call>b", "x": null}}\n</tool_call>', '<tool_call>{"name": "f"}{"name": "f"}</tool_call>',
+               "<tool_call>\n<function=get_weather>\n<parameter=city>\nBern\n</parameter>\n<parameter=list>\n[1, 2]\n</parameter>\n</function>\n</tool_call>",
+               '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="on">true</parameter>\n</invoke>\n</minimax:tool_call>',
+               '<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>',
+               f"<{bar}tool{low}calls{low}begin{bar}><{bar}tool{low}call{low}begin{bar}>function<{bar}tool{low}sep{bar}>f\n```json\n{{}}\n```<{bar}tool{low}call{low}end{bar}>"
+               f"<{bar}tool{low}calls{low}end{bar}>", f"<{bar}tool{low}call{low}begin{bar}>f<{bar}tool{low}sep{bar}>{{}}<{bar}tool{low}call{low}end{bar}>",
+               '<|channel|>analysis<|message|>think<|end|><|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>',
+               "<|channel|>final<|message|>done<|return|>"]
+    for i, answer in enumerate(answers):
+        for formats in range(3):
+            yield bytes([(i + formats) % 5, (i * 3 + formats * 4) % 11, [1, 5, 18, 65][(i + formats) % 4]]) + answer.encode()
+
+
 def grammar_inputs(rng):
     schemas = [{"type": "object", "properties": {"a": {"type": "integer", "minimum": -3, "maximum": 120}, "b": {"type": "string", "maxLength": 3}}, "required": ["a"]},
                {"type": "array", "items": {"type": "number", "exclusiveMinimum": 0.5}, "minItems": 1, "maxItems": 3}, {"enum": ["ab", "abc", 1, None, [1]]},
@@ -183,6 +201,7 @@ def main():
     write("request", request_inputs())
     write("chat_template", template_inputs())
     write("grammar", grammar_inputs(random.Random(2)))
+    write("output_parser", output_parser_inputs())
     write("router", router_inputs(rng))
     write("sampler", random_inputs(rng, 30, 120))
     write("text_stream", text_inputs(rng))
