@@ -98,7 +98,7 @@ TEST(Constraint, CountsFarFromTheirEndShareOneMaskAndStillHoldAtTheEnd) {
   EXPECT_TRUE(cursor.complete());
 }
 
-TEST(Constraint, CharactersMayBeSplitOverTokensAndAreNeverBroken) {
+TEST(KnownProblemT26, CharactersMayBeSplitOverTokensAndAreNeverBroken) {
   const auto trie = trie_of({"\"", "\xF0", "\x9F", "\x98\x80", "\x98", "\x80\"", "\xC3", "\xA9", "a"});
   ConstraintCursor cursor = cursor_of(schema_spec(R"({"type":"string"})"), trie);
   for (const int id : {0, 1}) ASSERT_TRUE(cursor.mask()->allows(id) && cursor.accept(id));
