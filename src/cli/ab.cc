@@ -24,6 +24,7 @@ struct Options {
   ModelOptions model;
   std::string a = "topk";
   std::vector<std::string> b;
+  ProfileOption profile;
   AbOptions ab;
   std::optional<int> cold_copies;  // default: decided by size
   std::optional<int> documents;    // default: at least 64 that fill every batch
@@ -84,13 +85,6 @@ void check_outputs(const Options& options) {
   check_output(options.html);
 }
 
-std::vector<std::string> text_files(const Options& options) {
-  if (!options.text.empty()) return options.text;
-  const auto beside = std::filesystem::path(options.model.model) / "eval.txt";
-  if (std::filesystem::exists(beside)) return {beside.string()};
-  throw Error(ErrorKind::kUsage, "the quality of a policy needs a text: give --text FILE");
-}
-
 std::string join(const std::vector<std::string>& list) {
   std::string out;
   for (const std::string& s : list) out += (out.empty() ? "" : " ") + s;
@@ -100,12 +94,13 @@ std::string join(const std::vector<std::string>& list) {
 void run(Options& options, const Invocation& invocation) {
   options.ab.policies = {options.a};
   options.ab.policies.insert(options.ab.policies.end(), options.b.begin(), options.b.end());
+  options.ab.policies = options.profile.resolve(options.ab.policies, options.model.model);
   options.ab.text.documents = options.documents.value_or(default_documents(options.ab.concurrency));
   check_outputs(options);
   check_ab(read_model_config(options.model.model), options.ab);  // before the load
   LoadedModel loaded = load_model(options.model);
   if (!options.model.quiet) print_notes(loaded.model.config());
-  const std::vector<std::string> files = text_files(options);
+  const std::vector<std::string> files = text_files(options.text, options.model.model);
   const Documents documents = read_documents(loaded.tokenizer, files, options.ab.text);
   const std::vector<AbPrompt> prompts = all_prompts(options, files, loaded.tokenizer);
   const int copies = options.cold_copies.value_or(default_cold_copies(loaded.model));
@@ -146,6 +141,7 @@ void add_ab(CLI::App& app, const Invocation& invocation) {
   c.add_option("--b", options->b, "a policy to compare; may be given several times")
       ->required()
       ->allow_extra_args(false);
+  options->profile.add_to(c);
   c.add_option("--concurrency", options->ab.concurrency, "requests decoded together, e.g. 1,4,16")
       ->delimiter(',')
       ->allow_extra_args(false)

@@ -30,6 +30,7 @@ struct MachineOptions {
 
 struct DecodeCommand {
   ModelOptions model;
+  ProfileOption profile;
   DecodeOptions bench;
   std::optional<int> cold_copies;  // default: decided by size
   std::string json;
@@ -88,6 +89,7 @@ void write_report(const BenchReport& report, const std::string& json) {
 
 void run_decode_command(DecodeCommand& command, const Invocation& invocation) {
   check_output(command.json);
+  command.bench.policies = command.profile.resolve(command.bench.policies, command.model.model);
   check_decode(config_of(command.model.model), command.bench);  // before the load
   Model model = load(command.model);
   const int copies = command.cold_copies.value_or(default_cold_copies(model));
@@ -206,6 +208,7 @@ void add_decode(CLI::App& bench, const Invocation& invocation) {
       ->capture_default_str();
   c.add_option("--policy", command->bench.policies, "routing policy; may be given several times (default: topk)")
       ->allow_extra_args(false);
+  command->profile.add_to(c);
   c.add_option("--prompt", command->bench.prompt, "prompt tokens of each sequence")->capture_default_str();
   c.add_option("--steps", command->bench.steps, "decode steps of each row and round")->capture_default_str();
   c.add_option("--chunk", command->bench.chunk, "prompt rows per step")->capture_default_str();

@@ -62,6 +62,8 @@ int run_cli(int argc, const char* const* argv) {
   add_doctor(app, invocation);
   add_eval(app, invocation);
   add_calibrate(app, invocation);
+  add_compare(app, invocation);
+  add_tune(app, invocation);
   add_quantize(app);
   add_routing(app);
   add_trace(app, invocation);

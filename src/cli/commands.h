@@ -25,7 +25,9 @@ void add_inspect(CLI::App& app, const Invocation& invocation);
 void add_doctor(CLI::App& app, const Invocation& invocation);
 void add_calibrate(CLI::App& app, const Invocation& invocation);
 void add_eval(CLI::App& app, const Invocation& invocation);
+void add_compare(CLI::App& app, const Invocation& invocation);
 void add_quantize(CLI::App& app);
+void add_tune(CLI::App& app, const Invocation& invocation);
 void add_trace(CLI::App& app, const Invocation& invocation);
 
 // From now on a mapped file that was truncated under the mapping ends the process with one line and exit code 74

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/time.h"
+#include "measure/latency.h"
 #include "measure/report.h"
 #include "text/tokenizer_files.h"
 #include "text/tokenizer_gguf.h"
@@ -161,7 +162,14 @@ LoadOptions ModelOptions::load_options() const {
 }
 
 void PolicyOption::add_to(CLI::App& command) {
-  command.add_option("--policy", spec, "routing policy, e.g. topk or oea:k0=5 (see carpool routing list)");
+  command.add_option(
+      "--policy", spec,
+      "routing policy, e.g. topk or oea:k0=5 (see carpool routing list), or auto: what carpool tune chose");
+  profile.add_to(command);
+  add_aliases_to(command);
+}
+
+void PolicyOption::add_aliases_to(CLI::App& command) {
   command
       .add_option("--oea-k0", oea_k0,
                   fmt::format("same as --policy oea:k0=N; 0 = off (environment: {}, unless --policy is given)", kEnvK0))
@@ -170,6 +178,34 @@ void PolicyOption::add_to(CLI::App& command) {
       .add_option("--oea-min-batch", oea_min_batch,
                   fmt::format("min_batch of --oea-k0 (environment: {})", kEnvMinBatch))
       ->check(CLI::Range(1, kMaxMinBatch));
+}
+
+void ProfileOption::add_to(CLI::App& command) {
+  command.add_option("--profile", path, "the profile that --policy auto reads, as carpool tune wrote it");
+}
+
+std::string ProfileOption::resolve(const std::string& spec, const std::string& model) const {
+  if (spec != "auto" && !spec.starts_with("auto:")) return spec;
+  const std::string file = spec == "auto" ? path : spec.substr(5);
+  if (file.empty()) {
+    throw Error(ErrorKind::kConfig,
+                "the policy auto needs a profile: give --profile FILE, or auto:FILE; carpool tune writes one");
+  }
+  const Profile profile = read_profile(file);
+  check_profile(profile, model);
+  return profile.spec;
+}
+
+std::vector<std::string> ProfileOption::resolve(const std::vector<std::string>& specs, const std::string& model) const {
+  const bool used = std::find(specs.begin(), specs.end(), "auto") != specs.end();
+  if (!path.empty() && !used) throw Error(ErrorKind::kConfig, "--profile has no effect without the policy auto");
+  std::vector<std::string> out;
+  for (const std::string& spec : specs) out.push_back(resolve(spec, model));
+  return out;
+}
+
+std::string PolicyOption::resolve_for(const std::string& model) const {
+  return profile.resolve(std::vector<std::string>{resolve()}, model)[0];
 }
 
 std::string PolicyOption::resolve() const {
@@ -244,6 +280,14 @@ LoadedModel load_model(const ModelOptions& options, const LoadObserver& observer
 
 void print_notes(const ModelConfig& config) {
   for (const std::string& note : config.notes) std::fprintf(stderr, "note: %s\n", printable(note).c_str());
+}
+
+std::vector<std::string> text_files(const std::vector<std::string>& given, const std::string& model) {
+  if (!given.empty()) return given;
+  const std::string beside = path_in(model, "eval.txt");
+  std::error_code ignored;
+  if (std::filesystem::exists(beside, ignored)) return {beside};
+  throw Error(ErrorKind::kUsage, "the quality of a policy needs a text: give --text FILE");
 }
 
 std::vector<std::string> read_lines(const std::string& path) {

@@ -35,17 +35,34 @@ struct ModelOptions {
   LoadOptions load_options() const;
 };
 
+// --profile FILE and what "auto" and "auto:FILE" in place of a policy mean: what `carpool tune` chose for this model.
+struct ProfileOption {
+  std::string path;
+
+  void add_to(CLI::App& command);
+  // `spec`, or the policy of the profile. Error{kConfig} when the profile is of another model, and for "auto" without
+  // --profile; errors of read_profile.
+  std::string resolve(const std::string& spec, const std::string& model) const;
+  // Each of them. Error{kConfig} when --profile is given and none of them is auto.
+  std::vector<std::string> resolve(const std::vector<std::string>& specs, const std::string& model) const;
+};
+
 // --policy SPEC with the aliases --oea-k0 and --oea-min-batch, which CARPOOL_OEA_K0 and CARPOOL_OEA_MIN_BATCH stand in
 // for. The environment is read here and not by CLI11, for which a value from there would count as typed.
 struct PolicyOption {
   std::string spec;
   std::optional<int> oea_k0, oea_min_batch;
+  ProfileOption profile;
 
   void add_to(CLI::App& command);
+  // The aliases alone, for commands that take several --policy themselves.
+  void add_aliases_to(CLI::App& command);
   // The spec that was asked for: --policy, whatever the environment says; else oea from the aliases (k0 = 0 is off);
   // else "topk". Error{kConfig} for options that contradict each other, would have no effect, or, from the environment,
   // are no numbers in their range.
   std::string resolve() const;
+  // The same with "auto" replaced by the profile's policy for `model` (ProfileOption).
+  std::string resolve_for(const std::string& model) const;
 };
 
 struct LoadedModel {
@@ -61,6 +78,9 @@ LoadedModel load_model(const ModelOptions& options, const LoadObserver& observer
 
 // "note: ..." on standard error for what of the model is not used (ModelConfig::notes).
 void print_notes(const ModelConfig& config);
+
+// The text of quality passes: the files `given`, else the model's own eval.txt. Error{kUsage} without either.
+std::vector<std::string> text_files(const std::vector<std::string>& given, const std::string& model);
 
 // The non-empty lines of a text file, without their line ends.
 std::vector<std::string> read_lines(const std::string& path);

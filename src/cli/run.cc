@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
+#include "cli/trace_options.h"
 #include "engine/engine.h"
 #include "grammar/constraint.h"
 #include "grammar/structure.h"
@@ -30,6 +31,7 @@ constexpr size_t kMaxInput = size_t{8} << 20;  // bytes of standard input; far m
 struct RunOptions {
   ModelOptions model;
   PolicyOption policy;
+  RecordOptions record;
   std::vector<std::string> prompts;
   std::string prompts_file, json;
   int max_tokens = 128, max_batch = 64, chunk = 256;
@@ -197,7 +199,9 @@ void generate(const RunOptions& options, Engine& engine, std::map<RequestId, Ans
 }
 
 void run(const RunOptions& options, const Invocation& invocation) {
-  const std::unique_ptr<Policy> policy = make_policy(options.policy.resolve());  // a bad spec fails before the load
+  const std::unique_ptr<Policy> policy =
+      make_policy(options.policy.resolve_for(options.model.model));  // a bad spec fails before the load
+  options.record.check();
   const std::optional<StructureSpec> structure = structure_of(options);
   const std::shared_ptr<const Grammar> grammar = structure ? make_grammar(*structure) : nullptr;
   const std::vector<std::string> prompts = all_prompts(options);
@@ -226,6 +230,9 @@ void run(const RunOptions& options, const Invocation& invocation) {
     auto trie = std::make_shared<const TokenTrie>(loaded.tokenizer, config.vocab, config.eos_ids);
     constraint = std::make_shared<Constraint>(grammar, std::move(trie));
   }
+  const auto recorder = options.record.recorder(TraceRecorder::Writing::kWhole, options.model.model,
+                                                loaded.model.config(), policy->spec());
+  engine.observe(recorder.get());
   std::map<RequestId, Answer> answers;
   for (size_t i = 0; i < prompts.size(); ++i) {
     Request request;
@@ -246,6 +253,7 @@ void run(const RunOptions& options, const Invocation& invocation) {
   generate(options, engine, answers, [&](const std::string& text) {
     if (stream) print(text);
   });
+  if (recorder) recorder->finish();
   if (stream) print("\n");
   if (to_terminal && !stream) {
     for (const auto& [id, a] : answers)
@@ -284,6 +292,7 @@ void add_run(CLI::App& app, const Invocation& invocation) {
       "Example: carpool run models/books-qwen3 --prompts models/books-qwen3/prompts.txt --policy oea:k0=5 --verbose");
   options->model.add_to(c);
   options->policy.add_to(c);
+  options->record.add_to(c);
   c.add_option("PROMPT", options->prompts, "prompts; without any, and without --prompts, standard input is the prompt");
   c.add_option("--prompts", options->prompts_file, "file with one prompt per line");
   c.add_option("--max-tokens", options->max_tokens, "new tokens per prompt")->capture_default_str();

@@ -176,7 +176,8 @@ class Server {
   bool draining_ = false, died_ = false;
   std::chrono::steady_clock::time_point give_up_;
 
-  std::optional<Parts> parts_;  // outlives the engine in service_
+  std::unique_ptr<TraceRecorder> recorder_;  // outlives the engine, too
+  std::optional<Parts> parts_;               // outlives the engine in service_
   Service service_;
   std::optional<HttpServer> http_;  // the first to go: its handlers use all of the above
 };
@@ -249,6 +250,8 @@ std::unique_ptr<Served> Server::serve_parts() {
     }
   }
   auto engine = std::make_unique<Engine>(*p.model, &p.tokenizer, std::move(policies), plan_.engine);
+  recorder_ = plan_.record.recorder(TraceRecorder::Writing::kAppend, plan_.model, p.model->config(), plan_.policies[0]);
+  engine->observe(recorder_.get());
   served->loop = std::make_unique<EngineLoop>(std::move(engine), plan_.loop);
   return served;
 }
@@ -384,6 +387,7 @@ void add_engine(CLI::App& c, ServeOptions& o) {
   c.add_option("--step-target-ms", o.step_target_ms,
                "prompts are cut so that a step with decode rows stays below this; 0 = only by --chunk")
       ->capture_default_str();
+  o.record.add_to(c);
   c.add_flag("--disable-radix-cache", o.no_prefix_cache, "do not keep computed prompts for later requests");
 }
 

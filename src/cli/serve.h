@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/model_options.h"
+#include "cli/trace_options.h"
 #include "engine/engine.h"
 #include "server/engine_loop.h"
 #include "server/http_server.h"
@@ -37,6 +38,7 @@ struct ServeOptions {
   int64_t kv_tokens = 0;
   double step_target_ms = 100;
   bool no_prefix_cache = false;
+  RecordOptions record;
 
   std::string log_format = "text", log_level = "info";
   double drain_timeout = 30, ping_interval = 15;
@@ -52,6 +54,7 @@ struct ServePlan {
   LoopLimits loop;
   EngineOptions engine;
   std::vector<std::string> policies;  // canonical; the first is the default
+  RecordOptions record;
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
   std::vector<std::string> warnings;

@@ -86,9 +86,10 @@ RoutingScope scope_of(const ServeOptions& options, size_t keys) {
 
 // Which policies the engine has. What could never run is refused: what was asked for is what runs.
 std::vector<std::string> policies_of(const ServeOptions& options, RoutingScope scope) {
-  std::vector<std::string> policies{make_policy(options.policy.resolve())->spec()};
+  const std::string model = model_of(options);
+  std::vector<std::string> policies{make_policy(options.policy.resolve_for(model))->spec()};
   for (const std::string& spec : options.allowed_policies) {
-    std::string canonical = make_policy(spec)->spec();
+    std::string canonical = make_policy(options.policy.profile.resolve(spec, model))->spec();
     if (canonical == "topk") refuse("--allow-policy topk: every request may ask for topk");
     if (std::find(policies.begin() + 1, policies.end(), canonical) != policies.end()) {
       refuse(fmt::format("--allow-policy {} is given twice", canonical));
@@ -243,6 +244,10 @@ ServePlan plan_serve(const ServeOptions& o) {
   plan.engine.step_target_ms = o.step_target_ms;
   plan.engine.prefix_cache = !o.no_prefix_cache;
   plan.engine.preempt = true;
+  plan.record = o.record;
+  plan.record.check();
+  if (!plan.record.path.empty() && plan.engine.prefix_cache)
+    refuse("--trace needs --disable-radix-cache: tokens from the prefix cache are not routed, so a trace lacks them");
   plan.log_format = o.log_format == "json" ? LogFormat::kJson : LogFormat::kText;
   plan.log_level = level_of(o.log_level);
   plan.warnings = warnings_of(o, plan);

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
+#include "cli/trace_options.h"
 #include "measure/inspect.h"
 #include "measure/trace_replay.h"
 #include "routing/policy.h"
@@ -162,11 +163,13 @@ void add_sources(CLI::App* command, TraceOptions& o) {
 }  // namespace
 
 void add_trace(CLI::App& app, const Invocation& invocation) {
-  CLI::App* trace =
-      app.add_subcommand("trace", "Routing traces: replay any policy on them, describe them, convert them");
+  CLI::App* trace = app.add_subcommand(
+      "trace", "Routing traces: record them, replay any policy on them, describe them, convert them");
   trace->require_subcommand(1);
   trace->footer("Example: carpool trace replay traces/ --policy topk --policy oea:k0=2 --batch 8,16");
 
+  add_trace_record(*trace, invocation);
+  add_trace_force(*trace, invocation);
   auto replayed = std::make_shared<TraceOptions>();
   CLI::App* replay = trace->add_subcommand("replay", "Distinct experts that policies would have loaded, by batch size");
   add_sources(replay, *replayed);

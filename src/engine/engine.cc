@@ -153,15 +153,30 @@ bool Engine::step() {
   report_.prefill_rows = batch_.prefill_rows;
   if (!work) return !report_.events.empty();
   const double start = clock_();
-  const Matrix logits =
-      model_.forward(batch_.rows, kv_, active(), {&report_.routing, &row_routing_, expert_counts_, &report_.layers});
+  const Matrix logits = model_.forward(batch_.rows, kv_, active(),
+                                       {&report_.routing, &row_routing_, expert_counts_, &report_.layers, observer_});
   report_.seconds = clock_() - start;
   scheduler_.computed(batch_, row_routing_, report_.seconds);
   total_.add(report_.routing);
   if (batch_.prefill_rows == 0) decode_.add(report_.routing);
   account_decodes();
+  if (observer_) show_rows(logits);
   take(logits);
   return true;
+}
+
+void Engine::show_rows(const Matrix& logits) {
+  size_t next = 0;  // of the rows with logits
+  for (const BatchPart& part : batch_.parts) {
+    for (int r = part.first_row; r < part.first_row + part.rows; ++r) {
+      const auto at = static_cast<size_t>(r);
+      const bool wanted = next < batch_.rows.logit_rows.size() && batch_.rows.logit_rows[next] == r;
+      std::span<const float> row;
+      if (wanted) row = {logits.row(static_cast<int>(next++)), static_cast<size_t>(logits.cols)};
+      observer_->row(r, static_cast<uint64_t>(part.sequence->id), batch_.rows.positions[at], batch_.rows.tokens[at],
+                     row);
+    }
+  }
 }
 
 // What routing did to the decode rows of each request.

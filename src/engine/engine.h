@@ -76,6 +76,9 @@ class Engine {
   // From now on every non-pad row adds the experts it uses to `counts` [L of MoE layers, E]; null stops that.
   void record_experts(std::vector<std::vector<int64_t>>* counts);
 
+  // From now on `observer` is told of every step: its MoE layers and its rows, by request id; null stops that.
+  void observe(StepObserver* observer) { observer_ = observer; }
+
   const LanguageModel& model() const { return model_; }
   int64_t preemptions() const { return scheduler_.preemptions(); }  // since the start
   // Of requests whose first row ran. For the operator: kOtherTenant speaks of what other people's prompts are like, so
@@ -97,6 +100,7 @@ class Engine {
   // What a step brought, logit row by logit row.
   void take(const Matrix& logits);
   void account_decodes();
+  void show_rows(const Matrix& logits);
   void score_prompt(Sequence& s, int position, std::span<const float> logits);
   void emit(Sequence& s, std::span<float> logits);
   static Event event_of(Sequence& s);
@@ -116,6 +120,7 @@ class Engine {
   Batch batch_;
   std::vector<RowRouting> row_routing_;  // [T] of the step
   std::vector<std::vector<int64_t>>* expert_counts_ = nullptr;
+  StepObserver* observer_ = nullptr;
   StepReport report_;
   std::vector<Event> pending_;  // last events of requests that ended between steps
   RoutingCounters total_, decode_;

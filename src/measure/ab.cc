@@ -91,16 +91,6 @@ int64_t common_multiple(const std::vector<int>& concurrency) {
   return multiple;
 }
 
-// Every batch size must score the same documents, so all of them must be divisors.
-void check_documents(int64_t documents, const std::vector<int>& concurrency) {
-  const int64_t multiple = common_multiple(concurrency);
-  for (const int c : concurrency) {
-    if (documents % c == 0) continue;
-    const int64_t next = (documents / multiple + 1) * multiple;
-    refuse(fmt::format("{} documents do not fill batches of {}: the next number that does is {}", documents, c, next));
-  }
-}
-
 void check_prompts(const std::vector<AbPrompt>& prompts, const ModelConfig& config, const AbOptions& options) {
   std::set<std::vector<int>> different;
   for (const AbPrompt& prompt : prompts) {
@@ -119,6 +109,15 @@ void check_prompts(const std::vector<AbPrompt>& prompts, const ModelConfig& conf
 }
 
 }  // namespace
+
+void check_document_count(int64_t documents, const std::vector<int>& batches) {
+  const int64_t multiple = common_multiple(batches);
+  for (const int c : batches) {
+    if (documents % c == 0) continue;
+    const int64_t next = (documents / multiple + 1) * multiple;
+    refuse(fmt::format("{} documents do not fill batches of {}: the next number that does is {}", documents, c, next));
+  }
+}
 
 size_t last_level_cache() { return cpu_info().l3_bytes ? cpu_info().l3_bytes : kDefaultCacheBytes; }
 
@@ -147,7 +146,7 @@ void check_ab(const ModelConfig& config, const AbOptions& options) {
     if (c < 1 || c > 1024) refuse(fmt::format("concurrency must be 1 to 1024, got {}", c));
   }
   check_fits(options.text.tokens, config);
-  check_documents(options.text.documents, options.concurrency);
+  check_document_count(options.text.documents, options.concurrency);
   if (config.moe_layers() == 0)
     throw Error(ErrorKind::kConfig, "the model has no routed experts: there is nothing for policies to compare");
   for (const std::string& spec : options.policies) check_spec(spec, config);
@@ -176,7 +175,7 @@ double ReadProbe::gbps() {
 std::vector<ResultRow> run_ab(Model& model, const std::vector<AbPrompt>& prompts, const Documents& documents,
                               const AbOptions& options) {
   check_ab(model.config(), options);
-  check_documents(std::ssize(documents), options.concurrency);
+  check_document_count(std::ssize(documents), options.concurrency);
   check_prompts(prompts, model.config(), options);
   std::vector<std::unique_ptr<Policy>> policies;
   std::vector<const Policy*> pointers;

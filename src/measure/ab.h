@@ -48,6 +48,10 @@ std::vector<ResultRow> run_ab(Model& model, const std::vector<AbPrompt>& prompts
 // Bytes of the last-level cache; 64 MiB where the processor does not say.
 size_t last_level_cache();
 
+// Every batch size must score the same documents, so all of them must be divisors: Error{kUsage} with the next number
+// that would do.
+void check_document_count(int64_t documents, const std::vector<int>& batches);
+
 // The fewest documents, at least 64, that fill the batches of every concurrency.
 int default_documents(const std::vector<int>& concurrency);
 

@@ -27,7 +27,7 @@ std::string shortened(const std::string& text, size_t limit) {
   return text.size() <= limit ? text : text.substr(0, limit - 3) + "...";
 }
 
-std::string color_of(int series) { return fmt::format("var(--s{})", series % kSeriesColors); }
+std::string color_of(int series) { return series_color(series); }
 
 // Opens the element with what assistive technology reads.
 std::string open_svg(const std::string& id, const std::string& title, const std::string& description, double width,
@@ -111,7 +111,20 @@ struct Plot {
   }
 };
 
-void draw_axes(std::string& out, const Plot& plot, const ScatterChart& chart) {
+// The power of ten that `v` is, or the axis's lower end for what has none.
+double power_of_ten(double v, double lowest) { return v > 0 ? std::max(std::log10(v), lowest) : lowest; }
+
+std::string power_text(double power) {
+  return power >= -4 && power <= 4 ? fmt::format("{:g}", std::pow(10, power)) : fmt::format("1e{:.0f}", power);
+}
+
+// What the vertical axis says at a tick: the number, or with `powers` ten to it.
+std::string y_tick_text(const Plot& plot, double v, bool powers) {
+  return powers ? power_text(v) : tick_text(v, plot.y_ticks[1] - plot.y_ticks[0]);
+}
+
+template <class Chart>
+void draw_axes(std::string& out, const Plot& plot, const Chart& chart, bool powers = false) {
   const Box& f = plot.frame;
   for (const double v : plot.x_ticks) {
     add(out, "<path class=\"grid\" d=\"M{:.1f} {:.1f}V{:.1f}\"/>\n", plot.x(v), f.y, f.y + f.height);
@@ -122,7 +135,7 @@ void draw_axes(std::string& out, const Plot& plot, const ScatterChart& chart) {
     add(out, "<path class=\"{}\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>\n", std::abs(v) < 1e-12 ? "axis" : "grid", f.x,
         plot.y(v), f.x + f.width);
     add(out, "<text class=\"tick\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", f.x - 8, plot.y(v) + 4,
-        tick_text(v, plot.y_ticks[1] - plot.y_ticks[0]));
+        y_tick_text(plot, v, powers));
   }
   add(out, "<text class=\"tick\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n", f.x + f.width / 2,
       f.y + f.height + 38, escape_html(chart.x_axis));
@@ -247,6 +260,61 @@ std::string svg(const ScatterChart& chart) {
     const std::string label = shortened(p.label, 34);
     const Box box = place_label(
         x, y, label, {plot.frame.x, plot.frame.y - 10, plot.frame.width + 20, plot.frame.height + 10}, taken);
+    taken.push_back(box);
+    add(out, "<text class=\"label\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", box.x, box.y + 11, escape_html(label));
+  }
+  return out + "</svg>\n";
+}
+
+std::string series_color(int series) { return fmt::format("var(--s{})", series % kSeriesColors); }
+
+std::string svg(const FrontChart& chart) {
+  constexpr double kWidth = 530, kHeight = 380;
+  std::string out = open_svg(chart.id, chart.title, chart.description, kWidth, kHeight);
+  double least = HUGE_VAL, most = 0;
+  for (const Point& p : chart.points) {
+    if (p.y.value > 0) least = std::min(least, p.y.value);
+    most = std::max(most, finite(p.y.value));
+  }
+  if (!(least < HUGE_VAL)) least = most = 1e-3;
+  const double lowest = std::floor(std::log10(least)) - 0.25;
+  std::vector<Point> points = chart.points;  // in powers of ten
+  double x_low = HUGE_VAL, x_high = -HUGE_VAL;
+  for (Point& p : points) {
+    p.y = {power_of_ten(p.y.value, lowest), power_of_ten(p.y.lo, lowest), power_of_ten(p.y.hi, lowest)};
+    p.x = finite(p.x);
+    x_low = std::min(x_low, p.x);
+    x_high = std::max(x_high, p.x);
+  }
+  if (points.empty()) return out + "</svg>\n";
+  const double margin = 0.03 * (x_high - x_low) + 1e-6;
+  std::vector<double> y_ticks;
+  for (double v = std::floor(lowest); y_ticks.size() < 2 || y_ticks.back() < std::log10(most); ++v)
+    y_ticks.push_back(v);
+  const Plot plot{axis_ticks(x_low - margin, x_high + margin, 6), y_ticks, Box{70, 30, kWidth - 90, kHeight - 80}};
+  draw_axes(out, plot, chart, true);
+  std::vector<Box> taken;
+  std::string line;
+  for (const size_t i : chart.front) {
+    const Point& p = points.at(i);
+    line += line.empty() ? fmt::format("M{:.1f} {:.1f}", plot.x(p.x), plot.y(p.y.value))
+                         : fmt::format("H{:.1f}V{:.1f}", plot.x(p.x), plot.y(p.y.value));
+  }
+  add(out, "<path class=\"axis\" stroke-dasharray=\"4 3\" d=\"{}\"/>\n", line);
+  for (size_t i = 0; i < points.size(); ++i) {
+    const Point& p = points[i];
+    const double x = plot.x(p.x), y = plot.y(p.y.value);
+    taken.push_back({x - 5, y - 5, 10, 10});
+    add(out, "<path d=\"M{0:.1f} {1:.1f}V{2:.1f}\" stroke=\"{3}\"/>\n", x, plot.y(p.y.lo), plot.y(p.y.hi),
+        color_of(p.color));
+    add(out, "<circle class=\"dot\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"5\" fill=\"{}\"><title>{}</title></circle>\n", x, y,
+        color_of(p.color), escape_html(fmt::format("{}: {:.4g}, {:.4g}", p.label, p.x, chart.points[i].y.value)));
+  }
+  for (const size_t i : chart.front) {
+    const std::string label = shortened(points[i].label, 28);
+    const Box box =
+        place_label(plot.x(points[i].x), plot.y(points[i].y.value), label,
+                    {plot.frame.x, plot.frame.y - 10, plot.frame.width + 20, plot.frame.height + 10}, taken);
     taken.push_back(box);
     add(out, "<text class=\"label\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", box.x, box.y + 11, escape_html(label));
   }

@@ -13,7 +13,7 @@
 
 namespace carpool {
 
-inline constexpr int kSeriesColors = 8;  // --s0 ... --s7
+inline constexpr int kSeriesColors = 10;  // --s0 ... --s9
 
 // Safe inside HTML text and attributes: & < > " ' become entities, control characters other than newline and tab '?'.
 std::string escape_html(std::string_view text);
@@ -47,9 +47,22 @@ struct ScatterChart {
   std::vector<Point> points;
 };
 
+// Points and their front: what no other point beats in both directions, joined by a line; x and y the less, the better.
+// The y axis is logarithmic, a power of ten a step; what is 0 or below stands on its lower end. Only points of the
+// front are labelled; the others say their names as titles.
+struct FrontChart {
+  std::string id, title, description, x_axis, y_axis;
+  std::vector<Point> points;
+  std::vector<size_t> front;  // indices of points, x ascending
+};
+
 // <svg> elements; values that are not finite are drawn as 0 length or left out.
 std::string svg(const BarChart& chart);
 std::string svg(const ScatterChart& chart);
+std::string svg(const FrontChart& chart);
+
+// "var(--s3)", for legends.
+std::string series_color(int series);
 
 // Round numbers from at most `low` to at least `high`, about `count` steps apart. Post: at least two, ascending.
 std::vector<double> axis_ticks(double low, double high, int count);

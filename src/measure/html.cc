@@ -14,11 +14,11 @@ namespace {
 constexpr const char* kStyle = R"css(
 :root { color-scheme: light dark; --page: #fbfbfa; --card: #ffffff; --ink: #1d2329; --soft: #5b6570; --line: #dfe3e7;
   --grid: #e9ecef; --s0: #2f6db5; --s1: #d2691e; --s2: #2b8a5b; --s3: #8550b0; --s4: #a37b12; --s5: #bf3f75;
-  --s6: #1f8f9e; --s7: #6d757d; }
+  --s6: #1f8f9e; --s7: #6d757d; --s8: #7a9a1c; --s9: #b0503a; }
 @media (prefers-color-scheme: dark) {
   :root { --page: #14171a; --card: #1c2024; --ink: #e7eaed; --soft: #9da7b1; --line: #33393f; --grid: #2b3036;
     --s0: #6aa5ea; --s1: #f0955a; --s2: #5cc08f; --s3: #ba8fe0; --s4: #d4ad4a; --s5: #ea7dab; --s6: #5cc3d1;
-    --s7: #a3abb3; } }
+    --s7: #a3abb3; --s8: #a8cb4a; --s9: #e88a72; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, "Segoe UI", Roboto,
   "Helvetica Neue", Arial, sans-serif; }
@@ -58,6 +58,50 @@ summary { cursor: pointer; color: var(--soft); }
 @media print { body { background: none; } section { break-inside: avoid; } }
 )css";
 
+}  // namespace
+
+std::string html_table(const Table& table) {
+  std::string out =
+      fmt::format("<div class=\"wide\"><table>\n<caption>{}</caption>\n<thead><tr>", escape_html(table.title));
+  const size_t n = table.columns.size();
+  const auto side = [&](size_t c) {
+    return c < table.left_columns || (table.left_last && c + 1 == n) ? " class=\"left\"" : "";
+  };
+  for (size_t c = 0; c < n; ++c)
+    out += fmt::format("<th scope=\"col\"{}>{}</th>", side(c), escape_html(table.columns[c]));
+  out += "</tr></thead>\n<tbody>\n";
+  for (const auto& row : table.rows) {
+    out += "<tr>";
+    for (size_t c = 0; c < n; ++c) {
+      out += c == 0 ? fmt::format("<th scope=\"row\" class=\"left\">{}</th>", escape_html(row[c]))
+                    : fmt::format("<td{}>{}</td>", side(c), escape_html(row[c]));
+    }
+    out += "</tr>\n";
+  }
+  return out + "</tbody>\n</table></div>\n";
+}
+
+std::string html_facts(const RunFacts& facts) {
+  std::string out = "<section>\n<h2>The run</h2>\n<dl>\n";
+  for (const auto& [key, value] : fact_lines(facts)) {
+    const char* tag = key == "command" ? "code" : "span";
+    out += fmt::format("<dt>{}</dt><dd><{}>{}</{}></dd>\n", escape_html(key), tag, escape_html(value), tag);
+  }
+  return out + "</dl>\n</section>\n";
+}
+
+std::string html_page(const RunFacts& facts, const std::string& heading, const std::string& body) {
+  return fmt::format(
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
+      "<title>carpool: {0}</title>\n<style>{1}</style>\n</head>\n<body>\n<main>\n<h1>{4}</h1>\n"
+      "<p class=\"soft\">{0}</p>\n{2}<footer><p>Made by carpool {3}. MB and GB are powers of ten. Distinct experts "
+      "are means per MoE layer and step over all rows that are not padding.</p></footer>\n</main>\n</body>\n</html>\n",
+      escape_html(facts.model), kStyle, body, escape_html(facts.commit), escape_html(heading));
+}
+
+namespace {
+
 // Decode rows are what charts show; a policy keeps its colour in all of them.
 struct Series {
   std::vector<const ResultRow*> rows;
@@ -92,27 +136,6 @@ struct Series {
     return bar;
   }
 };
-
-std::string html_table(const Table& table) {
-  std::string out =
-      fmt::format("<div class=\"wide\"><table>\n<caption>{}</caption>\n<thead><tr>", escape_html(table.title));
-  const size_t n = table.columns.size();
-  const auto side = [&](size_t c) {
-    return c < table.left_columns || (table.left_last && c + 1 == n) ? " class=\"left\"" : "";
-  };
-  for (size_t c = 0; c < n; ++c)
-    out += fmt::format("<th scope=\"col\"{}>{}</th>", side(c), escape_html(table.columns[c]));
-  out += "</tr></thead>\n<tbody>\n";
-  for (const auto& row : table.rows) {
-    out += "<tr>";
-    for (size_t c = 0; c < n; ++c) {
-      out += c == 0 ? fmt::format("<th scope=\"row\" class=\"left\">{}</th>", escape_html(row[c]))
-                    : fmt::format("<td{}>{}</td>", side(c), escape_html(row[c]));
-    }
-    out += "</tr>\n";
-  }
-  return out + "</tbody>\n</table></div>\n";
-}
 
 // A section with one or more charts and their numbers.
 std::string chart_section(const std::string& title, const std::string& text, const std::string& charts,
@@ -219,15 +242,6 @@ std::string floor_section(const Series& series, const std::string& note) {
   return chart_section("How close to the memory it runs", chart.description, svg(chart), numbers);
 }
 
-std::string facts_section(const RunFacts& facts) {
-  std::string out = "<section>\n<h2>The run</h2>\n<dl>\n";
-  for (const auto& [key, value] : fact_lines(facts)) {
-    const char* tag = key == "command" ? "code" : "span";
-    out += fmt::format("<dt>{}</dt><dd><{}>{}</{}></dd>\n", escape_html(key), tag, escape_html(value), tag);
-  }
-  return out + "</dl>\n</section>\n";
-}
-
 std::string findings_section(const Report& report) {
   std::string rest = findings(report), out;
   if (rest.empty()) return "";
@@ -244,7 +258,7 @@ std::string findings_section(const Report& report) {
 std::string html_report(const Report& report) {
   require_quality(report);
   const Series series(report);
-  std::string body = findings_section(report) + facts_section(report.facts);
+  std::string body = findings_section(report) + html_facts(report.facts);
   if (!series.rows.empty()) {
     body += experts_section(series) + time_section(series) + quality_section(series) +
             floor_section(series, floor_note(report));
@@ -254,13 +268,7 @@ std::string html_report(const Report& report) {
     if (!table.rows.empty()) body += html_table(table);
   }
   body += "</section>\n";
-  return fmt::format(
-      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
-      "<title>carpool: {0}</title>\n<style>{1}</style>\n</head>\n<body>\n<main>\n<h1>Routing policies compared</h1>\n"
-      "<p class=\"soft\">{0}</p>\n{2}<footer><p>Made by carpool {3}. MB and GB are powers of ten. Distinct experts "
-      "are means per MoE layer and step over all rows that are not padding.</p></footer>\n</main>\n</body>\n</html>\n",
-      escape_html(report.facts.model), kStyle, body, escape_html(report.facts.commit));
+  return html_page(report.facts, "Routing policies compared", body);
 }
 
 }  // namespace carpool

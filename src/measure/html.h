@@ -10,6 +10,12 @@
 
 namespace carpool {
 
+// The parts that pages share: a table, the section of facts, and the page around `body`, which is HTML; all else is
+// text.
+std::string html_table(const Table& table);
+std::string html_facts(const RunFacts& facts);
+std::string html_page(const RunFacts& facts, const std::string& heading, const std::string& body);
+
 // Refuses a report as text_table does (report.h).
 std::string html_report(const Report& report);
 

@@ -1,8 +1,6 @@
 // What a policy costs in quality: teacher-forced on fixed text, batched as decode.
 //
-// Owns the document set and the lockstep run. The t-th tokens of B documents form the batch of step t, all rows in
-// decode phase from the first token on, no prefill, as in OEA's paper (arXiv 2511.02237); plain routing runs beside
-// every policy on the same tokens. Never uses generated text.
+// Owns the document set and what the A/B reports of a pass over it (lockstep.h). Never uses generated text.
 #pragma once
 
 #include <functional>
@@ -11,15 +9,11 @@
 #include <string_view>
 #include <vector>
 
+#include "measure/lockstep.h"
 #include "measure/result.h"
-#include "model/model.h"
-#include "routing/policy.h"
 #include "text/tokenizer.h"
 
 namespace carpool {
-
-// Token ids of independent documents, all of the same length.
-using Documents = std::vector<std::vector<int>>;
 
 struct TextOptions {
   int documents = 64;
@@ -34,19 +28,26 @@ struct SplitText {
 };
 SplitText split_documents(std::string_view text);
 
-// Cuts documents from text files: of a list (SplitText) each document's beginning, any other text into stretches.
+// The documents of a file: of a name ending in .jsonl the member "text" of every line, else split_documents.
+class DocumentFile {
+ public:
+  // Error{kMissing}, and kMalformed naming the line of a .jsonl file that is no object with a text.
+  explicit DocumentFile(const std::string& path);
+  bool list() const { return list_; }
+  const std::vector<std::string>& documents() const { return documents_; }
+
+ private:
+  bool list_ = false;
+  std::vector<std::string> documents_;
+};
+
+// Cuts documents from text files: of a list (DocumentFile) each document's beginning, any other text into stretches.
 // Documents shorter than `tokens` are left out. Error{kUsage} naming both numbers when too few remain.
 Documents read_documents(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const TextOptions& options);
 
 // The first `tokens` tokens of up to `count` documents, `stretch` tokens apart in a text that is no list.
 Documents read_starts(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const TextOptions& options,
                       int stretch);
-
-// log of the softmax's denominator, in double.
-double log_sum_exp(std::span<const float> logits);
-
-// Error{kUsage} when documents of `tokens` tokens have more positions than the model.
-void check_fits(int tokens, const ModelConfig& config);
 
 struct QualityRun {
   std::vector<Quality> quality;          // per policy

@@ -76,10 +76,12 @@ std::string trace_header(const Trace& t) {
                     {"top_k", t.top_k},
                     {"layers", json::array(t.layers.begin(), t.layers.end())},
                     {"ranked", t.ranked}};
+  if (!t.model_hash.empty()) head["model_hash"] = t.model_hash;
+  if (!t.policy.empty()) head["policy"] = t.policy;
   return json::serialize(head);
 }
 
-std::string trace_line(const Trace& t, const TraceSequence& s, int position) {
+std::string trace_line(const Trace& t, const TraceSequence& s, int position, int shown) {
   std::string experts, weights, rank, mix;
   const auto K = static_cast<size_t>(t.top_k), E = static_cast<size_t>(t.n_experts);
   for (size_t l = 0; l < t.layers.size(); ++l) {
@@ -94,11 +96,15 @@ std::string trace_line(const Trace& t, const TraceSequence& s, int position) {
     if (!s.mix.empty()) mix += comma + floats(std::span(s.mix).subspan(row, E));
   }
   std::string line = fmt::format("{{\"sequence\":{},\"position\":{},\"experts\":[{}]",
-                                 json::serialize(json::value(s.name)), position, experts);
+                                 json::serialize(json::value(s.name)), shown, experts);
+  const auto p = static_cast<size_t>(position);
+  if (!s.tokens.empty()) line += fmt::format(",\"token\":{}", s.tokens[p]);
+  if (!s.logits.empty() && s.logits[p] != 0) line += fmt::format(",\"logits\":\"{:016x}\"", s.logits[p]);
   if (!weights.empty()) line += fmt::format(",\"weights\":[{}]", weights);
   // -inf (an expert that may not be chosen) is null: JSON has no infinities.
   const auto spelled = [](std::string text) {
     for (size_t at; (at = text.find("-inf")) != std::string::npos;) text.replace(at, 4, "null");
+    for (size_t at; (at = text.find("nan")) != std::string::npos;) text.replace(at, 3, "null");
     return text;
   };
   if (!rank.empty()) line += fmt::format(",\"rank\":[{}],\"mix\":[{}]", spelled(rank), mix);
@@ -109,7 +115,7 @@ void write_trace(const Trace& trace, const std::string& path) {
   OutputFile file(path, true, static_cast<uint64_t>(trace.tokens()) * trace.slots());
   file.write(trace_header(trace) + "\n");
   for (const TraceSequence& s : trace.sequences) {
-    for (int p = 0; p < s.positions; ++p) file.write(trace_line(trace, s, p) + "\n");
+    for (int p = 0; p < s.positions; ++p) file.write(trace_line(trace, s, p, p) + "\n");
   }
   file.commit();
 }

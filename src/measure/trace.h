@@ -19,11 +19,14 @@ struct TraceSequence {
   std::vector<int16_t> ids;      // [positions, L, K] experts; -1 at the end where a token has fewer
   std::vector<float> weights;    // the same: what the model weighs them with, or empty
   std::vector<float> rank, mix;  // [positions, L, E] all scores of the router, or empty
+  std::vector<int> tokens;       // [positions] token ids, or empty
+  std::vector<uint64_t> logits;  // [positions] checksum64 of the float32 logits; 0 = not recorded; or empty
 };
 
 struct Trace {
-  std::string source;  // where it was read from, for messages
-  std::string model;   // what the file says, or ""
+  std::string source;              // where it was read from, for messages
+  std::string model;               // what the file says, or ""
+  std::string model_hash, policy;  // of what carpool recorded, or ""
   int n_experts = 0;
   int top_k = 0;
   std::vector<int> layers;  // [L] the model's numbers of the layers that were recorded
@@ -52,9 +55,10 @@ inline constexpr size_t kMaxTraceFile = size_t{2} << 30;
 // file and line, kConfig when files do not belong to one model.
 Trace read_traces(const std::vector<std::string>& paths, int n_experts = 0);
 
-// One line each, without the newline.
+// One line each, without the newline. The line of position `p` says that it is `shown`, for a sequence that holds a
+// part.
 std::string trace_header(const Trace& trace);
-std::string trace_line(const Trace& trace, const TraceSequence& s, int position);
+std::string trace_line(const Trace& trace, const TraceSequence& s, int p, int shown);
 // Writes a whole trace, complete or not at all.
 void write_trace(const Trace& trace, const std::string& path);
 

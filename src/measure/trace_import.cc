@@ -74,6 +74,16 @@ void for_each_line(const std::string& text, Use use) {
   }
 }
 
+// The member "logits": sixteen hexadecimal digits.
+uint64_t checksum_of(const JsonObject& line) {
+  const std::string text = line.string("logits");
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  if (text.size() != 16 || error != std::errc() || end != text.data() + text.size())
+    line.fail("logits", "must be sixteen hexadecimal digits");
+  return value;
+}
+
 // Floats [L][n] of a line's member, appended.
 void append_rows(const JsonObject& line, const char* key, size_t layers, size_t each, std::vector<float>& out,
                  std::optional<float> null = std::nullopt) {
@@ -115,9 +125,49 @@ void TraceBuilder::check_expert(const std::string& where, int64_t expert) {
   highest_ = std::max(highest_, static_cast<int>(expert));
 }
 
+// One token of carpool's own format. A position that comes again replaces it and all behind it: the sequence was
+// computed anew from there.
+void TraceBuilder::add_own_token(const JsonObject& o, TraceSequence& s) {
+  const size_t L = trace_.layers.size(), K = static_cast<size_t>(trace_.top_k),
+               E = static_cast<size_t>(trace_.n_experts);
+  const auto position = static_cast<int>(o.integer("position", 0, INT32_MAX));
+  if (position > s.positions)
+    o.fail("position", fmt::format("must be {}: a sequence's tokens stand in order", s.positions));
+  const auto before = static_cast<size_t>(position);
+  s.positions = position + 1;
+  s.ids.resize(before * L * K);
+  const auto cut = [before](auto& values, size_t each) { values.resize(std::min(values.size(), before * each)); };
+  cut(s.weights, L * K);
+  cut(s.rank, L * E);
+  cut(s.mix, L * E);
+  cut(s.tokens, 1);
+  cut(s.logits, 1);
+  const json::array& rows = o.array("experts");
+  if (rows.size() != L) o.fail("experts", fmt::format("has {} layers, the header {}", rows.size(), L));
+  for (const json::value& row : rows) {
+    const json::array& ids = array_of(row, o.where(), "\"experts\"");
+    if (ids.size() > K) o.fail("experts", fmt::format("{} in a layer, the header says {}", ids.size(), K));
+    for (const json::value& id : ids) {
+      check_expert(o.where(), whole(id, o.where()));
+      s.ids.push_back(static_cast<int16_t>(id.as_int64()));
+    }
+    s.ids.resize(s.ids.size() + K - ids.size(), -1);
+  }
+  if (o.has("weights")) append_rows(o, "weights", L, K, s.weights);
+  if (o.has("rank")) append_rows(o, "rank", L, E, s.rank, -std::numeric_limits<float>::infinity());
+  if (o.has("mix")) append_rows(o, "mix", L, E, s.mix, 0.0f);
+  if (o.has("token")) s.tokens.push_back(static_cast<int>(o.integer("token", 0, INT32_MAX)));
+  if (!s.tokens.empty()) s.logits.push_back(o.has("logits") ? checksum_of(o) : 0);
+  const auto n = before + 1;
+  const bool whole_sequence = (s.weights.empty() || s.weights.size() == n * L * K) &&
+                              (s.rank.empty() || s.rank.size() == n * L * E) && s.rank.size() == s.mix.size() &&
+                              (s.tokens.empty() || s.tokens.size() == n);
+  if (!whole_sequence) malformed(o.where(), "some tokens of the sequence have weights, scores or ids, others none");
+}
+
 void TraceBuilder::add_own(const std::string& path, const std::string& text) {
   const std::string where = escape(path, 400);
-  TraceSequence* sequence = nullptr;
+  std::map<std::string, size_t> places;  // sequences of this file; those of requests in one batch interleave
   bool header = false;
   for_each_line(text, [&](std::string_view line, int number, bool last) {
     const std::string here = fmt::format("{}: line {}", where, number);
@@ -139,41 +189,16 @@ void TraceBuilder::add_own(const std::string& path, const std::string& text) {
       told_ = true;
       trace_.n_experts = E;
       trace_.model = o.string_or("model", "");
+      trace_.model_hash = o.string_or("model_hash", "");
+      trace_.policy = o.string_or("policy", "");
       std::vector<int> layers;
       for (const json::value& l : o.array("layers")) layers.push_back(static_cast<int>(whole(l, here)));
       return expect(here, static_cast<int>(o.integer("top_k", 1, kMaxTraceK)), layers, o.boolean_or("ranked", true));
     }
     const std::string name = o.string("sequence");
-    if (!sequence || sequence->name != name) {
-      trace_.sequences.push_back({name, 0, {}, {}, {}, {}});
-      sequence = &trace_.sequences.back();
-    }
-    if (o.integer("position", 0, INT32_MAX) != sequence->positions) {
-      o.fail("position",
-             fmt::format("must be {}: a sequence's tokens stand together and in order", sequence->positions));
-    }
-    const size_t L = trace_.layers.size(), K = static_cast<size_t>(trace_.top_k),
-                 E = static_cast<size_t>(trace_.n_experts);
-    const json::array& rows = o.array("experts");
-    if (rows.size() != L) o.fail("experts", fmt::format("has {} layers, the header {}", rows.size(), L));
-    for (const json::value& row : rows) {
-      const json::array& ids = array_of(row, here, "\"experts\"");
-      if (ids.size() > K) o.fail("experts", fmt::format("{} in a layer, the header says {}", ids.size(), K));
-      for (const json::value& id : ids) {
-        check_expert(here, whole(id, here));
-        sequence->ids.push_back(static_cast<int16_t>(id.as_int64()));
-      }
-      sequence->ids.resize(sequence->ids.size() + K - ids.size(), -1);
-    }
-    if (o.has("weights")) append_rows(o, "weights", L, K, sequence->weights);
-    if (o.has("rank")) append_rows(o, "rank", L, E, sequence->rank, -std::numeric_limits<float>::infinity());
-    if (o.has("mix")) append_rows(o, "mix", L, E, sequence->mix, 0.0f);
-    ++sequence->positions;
-    const auto n = static_cast<size_t>(sequence->positions);
-    const bool whole_sequence = (sequence->weights.empty() || sequence->weights.size() == n * L * K) &&
-                                (sequence->rank.empty() || sequence->rank.size() == n * L * E) &&
-                                sequence->rank.size() == sequence->mix.size();
-    if (!whole_sequence) malformed(here, "some tokens of the sequence have weights or scores and others have none");
+    const auto [found, fresh] = places.try_emplace(name, trace_.sequences.size());
+    if (fresh) trace_.sequences.push_back({name, 0, {}, {}, {}, {}, {}, {}});
+    add_own_token(o, trace_.sequences[found->second]);
   });
   if (!header) malformed(where, "the file is empty");
 }
@@ -276,7 +301,7 @@ void TraceBuilder::add_esft(const std::string& folder, const std::map<int, std::
       const std::vector<EsftChoice> choices = esft_line(line, here);
       const auto positions = static_cast<int>(choices.size() / kEsftExperts);
       if (l == 0) {
-        TraceSequence s{fmt::format("{} {}", task, number), positions, {}, {}, {}, {}};
+        TraceSequence s{fmt::format("{} {}", task, number), positions, {}, {}, {}, {}, {}, {}};
         s.ids.assign(static_cast<size_t>(positions) * slots, -1);
         s.weights.assign(s.ids.size(), 0);
         trace_.sequences.push_back(std::move(s));
@@ -357,7 +382,7 @@ void TraceBuilder::add_npy(const std::string& path, const std::string& bytes) {
   const auto values = static_cast<size_t>(shape[0] * shape[1] * shape[2]);
   if (bytes.size() - start - length != values * size) malformed(where, "has another size than its header says");
   expect(where, static_cast<int>(shape[2]), counted(static_cast<size_t>(shape[1])), true);
-  TraceSequence s{std::filesystem::path(path).stem().string(), static_cast<int>(shape[0]), {}, {}, {}, {}};
+  TraceSequence s{std::filesystem::path(path).stem().string(), static_cast<int>(shape[0]), {}, {}, {}, {}, {}, {}};
   s.ids.reserve(values);
   for (size_t i = 0; i < values; ++i) {
     int32_t id = 0;
@@ -403,6 +428,11 @@ Trace TraceBuilder::finish() {
     if (asked_ == 0)
       trace_.notes.push_back(
           fmt::format("the files do not say how many experts there are: taken as {}", trace_.n_experts));
+  }
+  if (!trace_.policy.empty() && trace_.policy != "topk") {
+    trace_.notes.push_back(
+        fmt::format("recorded under {}: the experts are those that ran, {}", escape(trace_.policy, 200),
+                    trace_.has_scores() ? "the scores those of that run" : "not the model's own choice"));
   }
   if (trace_.top_k > trace_.n_experts) malformed("the traces", "more experts per token than experts");
   return std::move(trace_);

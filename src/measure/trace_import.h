@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "measure/trace.h"
 
 namespace carpool {
@@ -20,6 +21,7 @@ class TraceBuilder {
 
  private:
   void add_own(const std::string& path, const std::string& text);
+  void add_own_token(const JsonObject& line, TraceSequence& s);
   void add_fingerprint(const std::string& path, const std::string& text);
   void add_esft(const std::string& folder, const std::map<int, std::string>& files);
   void add_token_lines(const std::string& path, const std::string& text);

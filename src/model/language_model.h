@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "backend/ops.h"
@@ -33,12 +34,25 @@ struct LayerExperts {
   int64_t loaded = 0, plain = 0;
 };
 
+// Sees how a step was routed, and which rows it had; for traces. Called on the thread of the step. Must not throw.
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  // The m-th MoE layer, between routing and experts: what was scored, what was chosen, and the weight of every slot of
+  // `chosen`, which an observer that replays a trace replaces.
+  virtual void routed(int m, const RouterInput& in, const Selection& chosen, std::span<float> weights) = 0;
+  // After the step, by whoever made it, for each non-pad row in order: the sequence it belongs to, by number, its
+  // position and token, and its logits where they were wanted, else none.
+  virtual void row(int row, uint64_t sequence, int position, int token, std::span<const float> logits) = 0;
+};
+
 // What a step may record beside its logits; null members are not recorded.
 struct StepRecord {
   RoutingCounters* routing = nullptr;                          // of all MoE layers together
   std::vector<RowRouting>* rows = nullptr;                     // [T] resized; sums over the MoE layers
   std::vector<std::vector<int64_t>>* expert_counts = nullptr;  // [MoE layers, E] slots of non-pad rows are added
   std::vector<LayerExperts>* layers = nullptr;                 // [MoE layers] resized; of this step
+  StepObserver* observer = nullptr;                            // told of every MoE layer
 
   // For models. Sizes the members for a step of `n_rows` rows; allocates only when they grow.
   void start(int n_rows, const ModelConfig& config) const;

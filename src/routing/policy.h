@@ -71,8 +71,8 @@ struct PolicyInfo {
 };
 const std::vector<PolicyInfo>& policy_list();
 
-// Makes the policy that `spec` describes: NAME or NAME:key=value,key=value. Error{kConfig} when the name is unknown
-// (lists the known ones), an argument is unknown, repeated, not a number, or out of range by itself.
+// Makes the policy that `spec` describes: NAME or NAME:key=value,key=value, or bands (bands.h). Error{kConfig} when the
+// name is unknown (lists the known ones), an argument is unknown, repeated, not a number, or out of range by itself.
 std::unique_ptr<Policy> make_policy(std::string_view spec);
 
 // Plain routing of every non-pad row: its K best experts. The same code path that `topk` is.

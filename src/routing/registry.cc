@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "routing/bands.h"
 
 namespace carpool {
 
@@ -304,6 +305,7 @@ const std::vector<PolicyInfo>& policy_list() {
 }
 
 std::unique_ptr<Policy> make_policy(std::string_view spec) {
+  if (spec.starts_with(kBandsPrefix)) return make_bands(spec.substr(kBandsPrefix.size()));
   const size_t colon = spec.find(':');
   const Entry& entry = find_policy(spec.substr(0, colon));
   const bool has_arguments = colon != std::string_view::npos;

@@ -99,21 +99,23 @@ class Selection {
 // Memory that policies and counters reuse from step to step; grows to the largest batch and stays. What each member
 // means is up to the helper that fills it (rank.h, scope.h).
 struct Scratch {
-  std::vector<int> order;            // [E]: the rank order under work (rank.h)
-  std::vector<int> groups;           // [G] distinct groups of the step, ascending (scope.h)
-  std::vector<int> group_of_row;     // [T] index into groups; -1 for pads
-  std::vector<int> group_rows;       // [G] rows of the group that the policy may re-route
-  std::vector<int> group_k0;         // [G] the size of base sets, where a policy finds it for itself (oea.cc)
-  std::vector<PlainReason> verdict;  // [G] why the whole group stays plain, or kApplied
-  std::vector<uint64_t> sets;        // [G, words] expert sets, one bit per expert
-  std::vector<int64_t> votes;        // [G, E] what the rows of a group say for an expert (pool.h)
-  std::vector<int> candidates;       // [E] experts in the order of their votes (pool.h)
-  std::vector<float> shares;         // [E] what the slots of one row add to an expert, below 0 without (merged_row.h)
-  std::vector<int> merged;           // the experts of that row (merged_row.h)
-  std::vector<float> biased;         // [E] one row's scores with a policy's own bonus (cache_prior.cc)
-  std::vector<int64_t> parties;      // distinct (policy, group) pairs of the step, ascending (counters.cc)
-  std::vector<TokenInfo> tokens;     // [T] the rows as one of several policies sees them (policy_set.cc)
-  std::vector<Selection> parts;      // [policies] what each of several policies chose (policy_set.cc)
+  std::vector<int> order;              // [E]: the rank order under work (rank.h)
+  std::vector<int> groups;             // [G] distinct groups of the step, ascending (scope.h)
+  std::vector<int> group_of_row;       // [T] index into groups; -1 for pads
+  std::vector<int> group_rows;         // [G] rows of the group that the policy may re-route
+  std::vector<int> group_k0;           // [G] the size of base sets, where a policy finds it for itself (oea.cc)
+  std::vector<PlainReason> verdict;    // [G] why the whole group stays plain, or kApplied
+  std::vector<uint64_t> sets;          // [G, words] expert sets, one bit per expert
+  std::vector<int64_t> votes;          // [G, E] what the rows of a group say for an expert (pool.h)
+  std::vector<int> candidates;         // [E] experts in the order of their votes (pool.h)
+  std::vector<float> shares;           // [E] what the slots of one row add to an expert, below 0 without (merged_row.h)
+  std::vector<int> merged;             // the experts of that row (merged_row.h)
+  std::vector<float> biased;           // [E] one row's scores with a policy's own bonus (cache_prior.cc)
+  std::vector<int64_t> parties;        // distinct (policy, group) pairs of the step, ascending (counters.cc)
+  std::vector<TokenInfo> tokens;       // [T] the rows as one of several policies sees them (policy_set.cc)
+  std::vector<Selection> parts;        // [policies] what each of several policies chose (policy_set.cc)
+  std::vector<TokenInfo> band_tokens;  // [T] the rows with the policies of their groups' sizes (bands.cc)
+  std::vector<Scratch> nested;         // of the policies within one that is made of others (bands.cc)
 };
 
 }  // namespace carpool

@@ -1,0 +1,172 @@
+#include "cli/grid_options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/checksum.h"
+#include "base/cpu_info.h"
+#include "base/error.h"
+#include "measure/ab.h"
+#include "measure/model_identity.h"
+#include "model/routing_tables.h"
+
+namespace carpool {
+namespace {
+
+const std::vector<int> kBatches = {4, 8, 16, 32, 64};
+constexpr size_t kMostPolicies = 1000;
+
+// {"policies": [...], "batch": [...]}; what is not given on the command line.
+void read_grid_file(GridOptions& options) {
+  const std::string where = escape(options.grid_file, 400);
+  const json::value root = parse_json(read_text_file(options.grid_file), where);
+  const JsonObject grid(root, where);
+  for (const auto& entry : grid.raw()) {
+    if (entry.key() != "policies" && entry.key() != "batch")
+      grid.fail(entry.key(), "is not known; a grid has \"policies\" and \"batch\"");
+  }
+  for (const json::value& spec : grid.array("policies")) {
+    if (!spec.is_string()) grid.fail("policies", "must be a list of texts");
+    options.policies.emplace_back(spec.as_string());
+  }
+  if (!grid.has("batch") || !options.batches.empty()) return;
+  for (const json::value& batch : grid.array("batch")) {
+    if (!batch.is_int64() || batch.as_int64() < 1 || batch.as_int64() > 4096)
+      grid.fail("batch", "must be a list of whole numbers, 1 to 4096");
+    options.batches.push_back(static_cast<int>(batch.as_int64()));
+  }
+}
+
+std::vector<std::string> canonical(const std::vector<std::string>& specs, const ModelConfig& config) {
+  std::vector<std::string> out;
+  for (const std::string& spec : specs) {
+    const std::unique_ptr<Policy> policy = make_policy(spec);
+    check_spec(spec, config);
+    const bool known = std::find(out.begin(), out.end(), policy->spec()) != out.end();
+    if (!known && policy->spec() != "topk") out.push_back(policy->spec());
+  }
+  return out;
+}
+
+// Everything that decides a cell's numbers, beside its policy and batch.
+json::object key_of(const GridOptions& options, const Documents& documents, Model& model, const std::string& hash,
+                    int copies) {
+  std::string text;
+  for (const auto& document : documents) {
+    for (const int token : document) text += fmt::format("{},", token);
+  }
+  return {{"model", hash},
+          {"text", fmt::format("{:016x}", checksum64(text))},
+          {"documents", documents.size()},
+          {"document_tokens", options.document_tokens},
+          {"seeds", fmt::format("{}", fmt::join(options.seeds, ","))},
+          {"activations", options.model.activations},
+          {"kv_cache_dtype", std::string(name(model.kv_format()))},
+          {"cold_copies", copies},
+          {"machine", machine_facts(model.ops().threads(), model.ops().isa())},
+          {"commit", build_commit()}};
+}
+
+}  // namespace
+
+void GridOptions::add_to(CLI::App& c) {
+  model.add_to(c);
+  c.add_option("--policy", policies, "a policy of the grid; may be given several times (default: a built-in grid)")
+      ->allow_extra_args(false)
+      ->take_all();
+  c.add_option("--grid", grid_file, "the grid from a file: {\"policies\": [\"oea:k0=5\"], \"batch\": [4, 16]}");
+  c.add_option("--batch", batches, "documents decoded in step (default: 4,8,16,32,64)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->take_all()
+      ->check(CLI::Range(1, 4096));
+  c.add_option(
+       "--text", text,
+       "text files: documents separated by lines of ---, .jsonl with a \"text\" a line, or plain text, which is "
+       "cut; may be given several times (default: eval.txt of the model)")
+      ->allow_extra_args(false)
+      ->take_all();
+  c.add_option("--documents", documents,
+               "documents; a multiple of each batch (default: the first such number from 64 on)")
+      ->check(CLI::Range(1, 1 << 20));
+  c.add_option("--document-tokens", document_tokens, "tokens of each")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 1 << 20));
+  c.add_option("--seed", seeds,
+               "which documents meet in a batch: 0 = in order, else the seed of a shuffle; as 0,1,2: the mean of all")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->take_all()
+      ->capture_default_str();
+  c.add_option("--cold-copies", cold_copies,
+               "private copies of the experts used in turn, so that they come from memory and not from cache; 0 = none "
+               "(default: four times the last-level cache for models smaller than that, else 0)")
+      ->check(CLI::Range(0, 4096));
+  c.add_option("--together", together, "policies that run side by side, each with a key-value cache of its own")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 64));
+  c.add_option("--cells", cells_file,
+               "keep each finished cell as a line of this file, and do not measure again what it holds for the same "
+               "model, text, settings, machine and build");
+}
+
+Grid measure_grid(GridOptions& options, const Invocation& invocation, const GridFallback& fallback) {
+  if (!options.grid_file.empty()) read_grid_file(options);
+  if (options.batches.empty()) options.batches = kBatches;
+  std::sort(options.batches.begin(), options.batches.end());
+  options.batches.erase(std::unique(options.batches.begin(), options.batches.end()), options.batches.end());
+  const int documents = options.documents.value_or(default_documents(options.batches));
+  check_document_count(documents, options.batches);
+  check_output(options.cells_file);
+  Grid grid;
+  grid.config = read_model_config(options.model.model);
+  const ModelConfig& config = grid.config;
+  if (config.moe_layers() == 0)
+    throw Error(ErrorKind::kConfig, "the model has no routed experts: there is nothing for policies to compare");
+  check_fits(options.document_tokens, config);
+  const std::vector<std::string> specs =
+      canonical(options.policies.empty() ? fallback(config.n_experts, config.top_k) : options.policies, config);
+  if (specs.size() > kMostPolicies)
+    throw Error(ErrorKind::kUsage, fmt::format("{} policies in the grid, at most {}", specs.size(), kMostPolicies));
+  const std::vector<std::string> files = text_files(options.text, options.model.model);
+  grid.hash = model_hash(options.model.model);
+  LoadedModel loaded = load_model(options.model);
+  if (!options.model.quiet) print_notes(loaded.model.config());
+  const Documents texts = read_documents(loaded.tokenizer, files, {documents, options.document_tokens});
+  const int copies = options.cold_copies.value_or(default_cold_copies(loaded.model));
+  const json::object key = key_of(options, texts, loaded.model, grid.hash, copies);
+  const std::vector<CompareCell> known = read_cells(options.cells_file, key);
+  loaded.model.set_cold_copies(copies);
+
+  CompareOptions compare;
+  compare.policies = specs;
+  compare.batches = options.batches;
+  compare.seeds = options.seeds;
+  compare.together = options.together;
+  Progress progress(options.model.quiet);
+  compare.progress = [&](const std::string& stage, double share) { progress.show(stage, share); };
+  size_t measured = 0;
+  compare.finished = [&](const CompareCell& cell) {
+    ++measured;
+    if (!options.cells_file.empty()) append_line(options.cells_file, json::serialize(cell_json(cell, key)));
+  };
+  grid.cells = measure_cells(loaded.model, texts, compare, known);
+  grid.reused = grid.cells.size() - measured;
+
+  grid.facts.command = command_line(invocation.words);
+  grid.facts.commit = build_commit();
+  grid.facts.machine = machine_facts(loaded.model.ops().threads(), loaded.model.ops().isa());
+  grid.facts.model = fmt::format("{} ({}, {})", options.model.model, config.family, grid.hash);
+  grid.facts.settings = {
+      {"text", fmt::format("{}", fmt::join(files, " "))},
+      {"documents", fmt::format("{} of {} tokens, decoded in step", documents, options.document_tokens)},
+      {"seeds", fmt::format("{}", fmt::join(options.seeds, ","))},
+      {"activations", options.model.activations},
+      {"cold_copies", std::to_string(copies)},
+      {"cells", fmt::format("{} measured, {} from an earlier run", measured, grid.reused)}};
+  return grid;
+}
+
+}  // namespace carpool

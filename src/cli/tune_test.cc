@@ -1,0 +1,146 @@
+// carpool tune and --policy auto through run_cli: what was chosen is written, read and run, for this model alone.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "base/json.h"
+#include "cli/commands.h"
+
+namespace carpool {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kModels = std::string(CARPOOL_SOURCE_DIR) + "/models/";
+const std::string kBooks = kModels + "books-qwen3";
+
+class Folder {
+ public:
+  Folder() : path_(fs::temp_directory_path() / ("carpool_tune_" + std::to_string(::getpid()))) {
+    fs::create_directories(path_);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  fs::path path_;
+};
+
+struct Output {
+  int code;
+  std::string out, err;
+};
+
+Output run(const std::vector<std::string>& words) {
+  std::vector<const char*> argv = {"carpool"};
+  for (const std::string& w : words) argv.push_back(w.c_str());
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  const int code = run_cli(static_cast<int>(argv.size()), argv.data());
+  std::string out = testing::internal::GetCapturedStdout();
+  return {code, std::move(out), testing::internal::GetCapturedStderr()};
+}
+
+void refused(const Output& o, int code, const std::string& part) {
+  EXPECT_EQ(o.code, code) << o.err;
+  EXPECT_NE(o.err.find(part), std::string::npos) << o.err;
+  EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1) << o.err;
+}
+
+// A profile for books-qwen3 as tune would write it, with a policy of the test's choice.
+std::string profile_for_books(const Folder& folder, const std::string& policy) {
+  // compare names the model's hash beside its family.
+  const Output o = run({"compare", kBooks, "--quiet", "--documents", "2", "--document-tokens", "3", "--batch", "2",
+                        "--policy", "prune:k0=1", "--cold-copies", "0", "--json", "-"});
+  EXPECT_EQ(o.code, 0) << o.err;
+  const std::string model(parse_json(o.out, "--json -").at("model").as_string());
+  const std::string hash = model.substr(model.size() - 17, 16);
+  const std::string path = folder / "books.profile.json";
+  std::ofstream(path) << pretty(
+      json::object{{"carpool_profile", 1}, {"model", "books-qwen3"}, {"model_hash", hash}, {"policy", policy}});
+  return path;
+}
+
+TEST(TuneCommand, WritesTheProfileOrRefusesToRecommend) {
+  const Folder folder;
+  const std::string out = folder / "profile.json";
+  // Documents of 40 tokens: three blocks a batch. Whether time follows experts is up to the machine, so both ends are
+  // right; what each must say is not.
+  const Output o = run({"tune", kBooks, "--quiet", "--budget", "kl=5", "--out", out, "--documents", "8",
+                        "--document-tokens", "40", "--batch", "8", "--json", "-", "--together", "8"});
+  const json::value report = parse_json(o.out, "--json -");
+  const json::array& bands = report.at("results").as_array();
+  ASSERT_EQ(bands.size(), 1u);
+  EXPECT_EQ(bands[0].at("from"), 8);
+  EXPECT_EQ(bands[0].at("to"), 15);
+  EXPECT_EQ(report.at("settings").at("budget"), "kl=5");
+  const bool usable = bands[0].at("slope_ms_lo").to_number<double>() > 0;
+  if (usable) {
+    EXPECT_EQ(o.code, 0) << o.err;
+    std::ifstream in(out);
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    EXPECT_EQ(parse_json(text, out).at("policy"), report.at("policy"));
+    const Output used = run({"run", kBooks, "The sea", "--quiet", "--max-tokens", "2", "--policy", "auto:" + out});
+    EXPECT_EQ(used.code, 0) << used.err;
+  } else {
+    refused({o.code, "", o.err}, 69, "nothing to recommend");
+    EXPECT_FALSE(fs::exists(out));
+  }
+}
+
+TEST(TuneCommand, AutoRunsWhatTheProfileSaysByTheNumberOfRows) {
+  const Folder folder;
+  const std::string profile = profile_for_books(folder, "bands:3=prune:k0=1");
+  const auto rerouted = [&](std::vector<std::string> prompts, std::vector<std::string> more) {
+    std::vector<std::string> words = {"run", kBooks, "--quiet", "--max-tokens", "4", "--ignore-eos", "--json", "-"};
+    words.insert(words.end(), more.begin(), more.end());
+    words.insert(words.end(), prompts.begin(), prompts.end());
+    const Output o = run(words);
+    EXPECT_EQ(o.code, 0) << o.err;
+    const json::value v = parse_json(o.out, "--json -");
+    EXPECT_EQ(v.at("policy"), "bands:3=prune:k0=1");
+    return v.at("routing").at("rerouted_tokens").to_number<int64_t>();
+  };
+  EXPECT_EQ(rerouted({"One", "Two"}, {"--policy", "auto", "--profile", profile}), 0) << "two rows stay plain";
+  EXPECT_GT(rerouted({"One", "Two", "Three"}, {"--policy", "auto", "--profile", profile}), 0);
+  EXPECT_GT(rerouted({"One", "Two", "Three"}, {"--policy", "auto:" + profile}), 0);
+}
+
+TEST(TuneCommand, EveryCommandWithAModelReadsTheProfile) {
+  const Folder folder;
+  const std::string profile = profile_for_books(folder, "bands:2=prune:k0=1");
+  const Output eval = run({"eval", kBooks, "--quiet", "--documents", "2", "--document-tokens", "6", "--batch", "2",
+                           "--policy", "auto", "--profile", profile, "--json", "-"});
+  ASSERT_EQ(eval.code, 0) << eval.err;
+  EXPECT_EQ(parse_json(eval.out, "").at("results").at(1).at("policy"), "bands:2=prune:k0=1");
+  const Output ab =
+      run({"ab", kBooks,          "--quiet", "--b",          "auto", "--profile",   profile, "--concurrency",
+           "2",  "--repeat",      "1",       "--new-tokens", "8",    "--documents", "2",     "--document-tokens",
+           "6",  "--cold-copies", "0",       "--json",       "-"});
+  ASSERT_EQ(ab.code, 0) << ab.err;
+  EXPECT_EQ(parse_json(ab.out, "").at("results").at(1).at("policy"), "bands:2=prune:k0=1");
+  const Output bench =
+      run({"bench",    "decode", kBooks,    "--quiet", "--policy", "auto", "--profile",     profile, "--batch", "2",
+           "--repeat", "1",      "--steps", "2",       "--prompt", "4",    "--cold-copies", "0",     "--json",  "-"});
+  ASSERT_EQ(bench.code, 0) << bench.err;
+  EXPECT_NE(bench.out.find("bands:2=prune:k0=1"), std::string::npos);
+  // serve refuses the address only after it has read the profile of its model.
+  refused(run({"serve", kModels + "books-glm", "--policy", "auto", "--profile", profile}), 78, "was made for");
+}
+
+TEST(TuneCommand, AnotherModelAndAMissingProfileAreOneSentence) {
+  const Folder folder;
+  const std::string profile = profile_for_books(folder, "topk");
+  refused(run({"run", kModels + "books-glm", "x", "--quiet", "--policy", "auto", "--profile", profile}), 78,
+          "the profile was made for books-qwen3");
+  refused(run({"run", kBooks, "x", "--quiet", "--policy", "auto"}), 78, "needs a profile");
+  refused(run({"run", kBooks, "x", "--quiet", "--policy", "oea:k0=5", "--profile", profile}), 78, "no effect");
+  refused(run({"run", kBooks, "x", "--quiet", "--policy", "auto:" + (folder / "absent")}), 66, "absent");
+  refused(run({"tune", kBooks, "--quiet", "--budget", "quality", "--out", folder / "x"}), 64, "kl=NATS or ce=NATS");
+}
+
+}  // namespace
+}  // namespace carpool

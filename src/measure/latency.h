@@ -1,0 +1,74 @@
+// From measured cells to a choice: does step time follow the number of distinct experts here, and which setting is the
+// fastest that a quality budget allows?
+//
+// Owns the linear model of step time (arXiv 2511.02237 has it as a*B*K + b*T per layer: at one batch size a constant
+// and a slope), its refusal when the slope may be zero, the choice per batch size, and the profile that keeps the
+// choice for
+// --policy auto. Does not measure; see compare.h.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "measure/compare.h"
+
+namespace carpool {
+
+// step ms = intercept + slope * distinct experts per layer, at one batch size.
+struct LatencyFit {
+  int batch = 0, cells = 0;
+  Estimate slope_ms, intercept_ms;
+  double r2 = 0;  // of the cells' means
+  // The slope's interval lies above zero: loading fewer experts saves time here.
+  bool usable() const { return cells >= 3 && slope_ms.lo > 0; }
+};
+
+// Least squares over the cells of one batch size, topk among them: OEA's where there are at least three settings of it,
+// since they run as many experts per row as topk, else all. The interval of the slope is the wider of two: bootstrap
+// over blocks of steps (noise of time), and that of least squares (cells off the line).
+LatencyFit fit_latency(const std::vector<CompareCell>& cells, int batch);
+
+// "kl=0.01" or "ce=0.005": the most that the upper end of a setting's interval may be, nats per token.
+struct QualityBudget {
+  bool cross_entropy = false;
+  double limit = 0;
+
+  // Error{kUsage} when the text is neither.
+  static QualityBudget parse(const std::string& text);
+  std::string text() const;
+  bool allows(const CompareCell& cell) const;
+};
+
+// What a number of decode rows is to be routed by.
+struct ChosenBand {
+  int from = 0, to = 0;  // rows, both included
+  std::string policy;    // canonical; topk where nothing else pays
+  std::string reason;    // one sentence
+  CompareCell cell;      // the measured one
+  LatencyFit fit;
+};
+
+// One band per batch size, ascending: from it to just below the next; the last one to just below twice its size, the
+// most that still resembles what was measured. A setting is chosen when the fit is usable, its quality within the
+// budget and the interval of its time below topk's; of several the fastest.
+std::vector<ChosenBand> choose_bands(const std::vector<CompareCell>& cells, const QualityBudget& budget);
+
+struct Profile {
+  std::string path;        // where it was read from
+  std::string model;       // as it was called
+  std::string model_hash;  // model_identity.h
+  std::string spec;        // the policy: bands.h, or topk
+};
+
+// The text of a policy that routes by the bands, and plainly outside of them.
+std::string bands_spec(const std::vector<ChosenBand>& bands);
+
+json::value profile_json(const RunFacts& facts, const std::string& model, const std::string& hash,
+                         const QualityBudget& budget, const std::vector<ChosenBand>& bands);
+// Error{kMissing}, kMalformed for what is no profile, kConfig for policies that are none.
+Profile read_profile(const std::string& path);
+// Error{kConfig}, naming both models, when the profile was made for another than the one at `model`.
+void check_profile(const Profile& profile, const std::string& model);
+
+}  // namespace carpool
