@@ -277,6 +277,7 @@ std::string svg(const FrontChart& chart) {
     most = std::max(most, finite(p.y.value));
   }
   if (!(least < HUGE_VAL)) least = most = 1e-3;
+  least = std::max(least, 1e-4 * most);
   const double lowest = std::floor(std::log10(least)) - 0.25;
   std::vector<Point> points = chart.points;  // in powers of ten
   double x_low = HUGE_VAL, x_high = -HUGE_VAL;

@@ -48,8 +48,8 @@ struct ScatterChart {
 };
 
 // Points and their front: what no other point beats in both directions, joined by a line; x and y the less, the better.
-// The y axis is logarithmic, a power of ten a step; what is 0 or below stands on its lower end. Only points of the
-// front are labelled; the others say their names as titles.
+// The y axis is logarithmic, a power of ten a step; 0 and what is below a ten-thousandth of the largest stand on its
+// lower end. Only points of the front are labelled; the others say their names as titles.
 struct FrontChart {
   std::string id, title, description, x_axis, y_axis;
   std::vector<Point> points;

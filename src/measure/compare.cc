@@ -255,4 +255,18 @@ std::vector<const CompareCell*> cells_near(const std::vector<CompareCell>& cells
   return out;
 }
 
+std::optional<double> kl_at_share(const std::vector<CompareCell>& cells, int batch, const std::string& method,
+                                  double share) {
+  const CompareCell *below = nullptr, *above = nullptr;
+  for (const CompareCell& cell : cells) {
+    if (cell.batch != batch || cell.method() != method) continue;
+    if (cell.share() <= share && (!below || cell.share() > below->share())) below = &cell;
+    if (cell.share() >= share && (!above || cell.share() < above->share())) above = &cell;
+  }
+  if (!below || !above || !(below->kl_mean.value > 0) || !(above->kl_mean.value > 0)) return std::nullopt;
+  const double room = above->share() - below->share();
+  const double part = room > 0 ? (share - below->share()) / room : 0;
+  return std::exp((1 - part) * std::log(below->kl_mean.value) + part * std::log(above->kl_mean.value));
+}
+
 }  // namespace carpool

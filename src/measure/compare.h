@@ -79,4 +79,9 @@ std::vector<size_t> pareto_front(const std::vector<std::pair<double, double>>& p
 std::vector<const CompareCell*> cells_near(const std::vector<CompareCell>& cells, int batch, double share,
                                            double slack);
 
+// The KL that a method is expected to have at exactly `share`: along the straight line of log KL between its nearest
+// cells below and above. None where it has no cell on one side, or one of the two costs nothing.
+std::optional<double> kl_at_share(const std::vector<CompareCell>& cells, int batch, const std::string& method,
+                                  double share);
+
 }  // namespace carpool

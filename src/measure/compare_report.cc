@@ -122,12 +122,26 @@ Table cells_table(const std::vector<CompareCell>& cells, int batch) {
 }
 
 Table equal_table(const std::vector<CompareCell>& cells, int batch, double share) {
-  Table table{
-      fmt::format("Batch {}: methods at about {:.0f} % of plain routing's experts", batch, 100 * share), kColumns, {}};
-  std::vector<const CompareCell*> near = cells_near(cells, batch, share, kShareSlack);
-  std::stable_sort(near.begin(), near.end(),
-                   [](const CompareCell* a, const CompareCell* b) { return a->kl_mean.value < b->kl_mean.value; });
-  for (const CompareCell* cell : near) table.rows.push_back(row_of(*cell));
+  Table table{fmt::format("Batch {}: methods at about {:.0f} % of plain routing's experts; KL at exactly that, where a "
+                          "method has cells on both sides",
+                          batch, 100 * share),
+              kColumns,
+              {}};
+  table.columns.insert(table.columns.begin() + 1, fmt::format("KL at {:.0f} %", 100 * share));
+  struct Row {
+    const CompareCell* cell;
+    std::optional<double> kl;
+  };
+  std::vector<Row> rows;
+  for (const CompareCell* cell : cells_near(cells, batch, share, kShareSlack))
+    rows.push_back({cell, kl_at_share(cells, batch, cell->method(), share)});
+  std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
+    return a.kl.value_or(a.cell->kl_mean.value) < b.kl.value_or(b.cell->kl_mean.value);
+  });
+  for (const Row& row : rows) {
+    table.rows.push_back(row_of(*row.cell));
+    table.rows.back().insert(table.rows.back().begin() + 1, row.kl ? number_text(*row.kl, 5) : "-");
+  }
   return table;
 }
 
@@ -171,9 +185,10 @@ std::string compare_html(const RunFacts& facts, const std::vector<CompareCell>& 
                   "KL is 0, stands on the lower end of the axis.",
                   legend(methods) + "<figure>" + charts + "</figure>");
   if (!equal.empty()) {
-    body += section(
-        "Methods at equal numbers of experts",
-        "Of each method the setting whose experts are nearest to the share, if within 8 points of it; by KL.", equal);
+    body += section("Methods at equal numbers of experts",
+                    "Of each method the setting whose experts are nearest to the share, if within 8 points of it, and "
+                    "its KL at exactly the share, by a straight line of log KL between its neighbours.",
+                    equal);
   }
   body += section("All cells", "Intervals are 95 %: of quality over documents, of time over blocks of 16 steps.", all);
   return html_page(facts, "Routing policies side by side", body);

@@ -49,6 +49,16 @@ TEST(Compare, EqualSharesTakeTheNearestCellOfEachMethod) {
   EXPECT_TRUE(cells_near(cells, 8, 0.5, 0.08).empty());
 }
 
+TEST(Compare, TheKlAtAShareLiesOnTheLineOfLogarithms) {
+  const std::vector<CompareCell> cells = {cell("oea:k0=3", 8, 0.1, 1), cell("oea:k0=2", 4, 0.2, 1),
+                                          cell("oea:k0=5", 12, 0.001, 1), cell("topk", 20, 0, 1)};
+  EXPECT_NEAR(*kl_at_share(cells, 4, "oea", 0.5), 0.01, 1e-12) << "half way between 0.1 and 0.001";
+  EXPECT_NEAR(*kl_at_share(cells, 4, "oea", 0.6), 0.001, 1e-12) << "a cell of its own";
+  EXPECT_FALSE(kl_at_share(cells, 4, "oea", 0.7)) << "nothing above";
+  EXPECT_FALSE(kl_at_share(cells, 4, "topk", 1)) << "no logarithm of nothing";
+  EXPECT_FALSE(kl_at_share(cells, 8, "oea", 0.5));
+}
+
 TEST(Compare, BlocksAreMediansOfConsecutiveStepsWithinABatchOfDocuments) {
   LockstepRun run, plain;
   for (int i = 0; i < 40; ++i) {  // two batches of 20 steps
