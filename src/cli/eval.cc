@@ -194,11 +194,12 @@ void run_task(Options& options, const Invocation& invocation, const std::vector<
   {
     Progress progress(options.model.quiet);
     std::vector<ItemScore> plain;  // the same at every batch, to the bit
-    const auto add = [&](const std::string& spec, int batch) {
+    const auto add = [&](const Policy& policy, int batch) {
+      const std::string spec = policy.spec();
       RoutingCounters routing;
-      const std::vector<ItemScore> items =
-          score_items(loaded.model, *make_policy(spec), task, batch, routing,
-                      [&](double share) { progress.show(fmt::format("{}, batch {}", spec, batch), share); });
+      const std::vector<ItemScore> items = score_items(loaded.model, policy, task, batch, routing, [&](double share) {
+        progress.show(fmt::format("{}, batch {}", spec, batch), share);
+      });
       if (plain.empty()) plain = items;
       TaskScore& s = scores.emplace_back(score_task(task, items, plain));
       s.policy = spec;
@@ -214,10 +215,11 @@ void run_task(Options& options, const Invocation& invocation, const std::vector<
         lines += json::serialize(line) + "\n";
       }
     };
+    const std::unique_ptr<Policy> topk = make_policy("topk");
     for (const int batch : options.batches) {
-      add("topk", batch);
-      for (const std::string& spec : specs) {
-        if (spec != "topk") add(spec, batch);
+      add(*topk, batch);
+      for (const auto& policy : policies) {
+        if (policy->spec() != "topk") add(*policy, batch);
       }
     }
   }
