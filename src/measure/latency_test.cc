@@ -1,4 +1,5 @@
 // The fit finds the line that made the numbers, refuses where there is none, and the choice keeps to its budget.
+#include "base/source_dir_test_util.h"
 #include "measure/latency.h"
 
 #include <gtest/gtest.h>
@@ -97,7 +98,7 @@ TEST(Latency, ABudgetIsOneOfTwoQuantities) {
 TEST(Latency, AProfileReadsBackAndRefusesAnotherModel) {
   const std::string path =
       (std::filesystem::temp_directory_path() / ("carpool_profile_" + std::to_string(::getpid()))).string();
-  const std::string model = std::string(CARPOOL_SOURCE_DIR) + "/models/books-qwen3";
+  const std::string model = source_dir() + "/models/books-qwen3";
   const QualityBudget budget = QualityBudget::parse("kl=0.01");
   std::ofstream(path) << pretty(
       profile_json({}, model, "0123456789abcdef", budget, choose_bands(grid(4, 0.05), budget)));
