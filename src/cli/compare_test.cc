@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "base/json.h"
+#include "base/source_dir_test_util.h"
 #include "cli/commands.h"
 
 namespace carpool {
@@ -15,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kBooks = std::string(CARPOOL_SOURCE_DIR) + "/models/books-qwen3";
+const std::string kBooks = source_dir() + "/models/books-qwen3";
 
 class Folder {
  public:

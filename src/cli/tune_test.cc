@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "base/json.h"
+#include "base/source_dir_test_util.h"
 #include "cli/commands.h"
 
 namespace carpool {
@@ -14,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kModels = std::string(CARPOOL_SOURCE_DIR) + "/models/";
+const std::string kModels = source_dir() + "/models/";
 const std::string kBooks = kModels + "books-qwen3";
 
 class Folder {

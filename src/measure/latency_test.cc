@@ -1,5 +1,4 @@
 // The fit finds the line that made the numbers, refuses where there is none, and the choice keeps to its budget.
-#include "base/source_dir_test_util.h"
 #include "measure/latency.h"
 
 #include <gtest/gtest.h>
@@ -10,6 +9,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "base/source_dir_test_util.h"
 
 namespace carpool {
 namespace {
