@@ -55,8 +55,8 @@ inline constexpr size_t kMaxTraceFile = size_t{2} << 30;
 // file and line, kConfig when files do not belong to one model.
 Trace read_traces(const std::vector<std::string>& paths, int n_experts = 0);
 
-// One line each, without the newline. The line of position `p` says that it is `shown`, for a sequence that holds a
-// part.
+// One line each, without the newline. `s` may hold a part of a sequence: its position `p` is written as position
+// `shown`.
 std::string trace_header(const Trace& trace);
 std::string trace_line(const Trace& trace, const TraceSequence& s, int p, int shown);
 // Writes a whole trace, complete or not at all.

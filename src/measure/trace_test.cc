@@ -121,7 +121,8 @@ TEST(Traces, NullIsAnExpertThatMayNotBeChosenAndReadsBackAsThat) {
   const Trace t = read_traces({folder.write("t.jsonl", kHeader + "\n" + line)});
   EXPECT_EQ(t.sequences[0].rank[1], -std::numeric_limits<float>::infinity());
   EXPECT_EQ(t.sequences[0].mix[1], 0);
-  const Trace again = read_traces({folder.write("u.jsonl", trace_header(t) + "\n" + trace_line(t, t.sequences[0], 0))});
+  const Trace again =
+      read_traces({folder.write("u.jsonl", trace_header(t) + "\n" + trace_line(t, t.sequences[0], 0, 0))});
   EXPECT_EQ(again.sequences[0].rank, t.sequences[0].rank);
   EXPECT_EQ(again.sequences[0].mix, t.sequences[0].mix);
 }
