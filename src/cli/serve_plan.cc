@@ -246,6 +246,11 @@ ServePlan plan_serve(const ServeOptions& o) {
   plan.engine.preempt = true;
   plan.record = o.record;
   plan.record.check();
+  if (!plan.record.path.empty() && std::filesystem::exists(plan.record.path)) {
+    // Said before the model is loaded; a server that starts again must not write over what the last one recorded.
+    throw Error(ErrorKind::kCannotCreate,
+                fmt::format("{}: cannot be created: it exists", escape(plan.record.path, 400)));
+  }
   if (!plan.record.path.empty() && plan.engine.prefix_cache)
     refuse("--trace needs --disable-radix-cache: tokens from the prefix cache are not routed, so a trace lacks them");
   plan.log_format = o.log_format == "json" ? LogFormat::kJson : LogFormat::kText;

@@ -162,7 +162,8 @@ void TraceBuilder::add_own_token(const JsonObject& o, TraceSequence& s) {
   const bool whole_sequence = (s.weights.empty() || s.weights.size() == n * L * K) &&
                               (s.rank.empty() || s.rank.size() == n * L * E) && s.rank.size() == s.mix.size() &&
                               (s.tokens.empty() || s.tokens.size() == n);
-  if (!whole_sequence) malformed(o.where(), "some tokens of the sequence have weights, scores or ids, others none");
+  if (!whole_sequence)
+    malformed(o.where(), "some tokens of the sequence have weights, scores or ids and others have none");
 }
 
 void TraceBuilder::add_own(const std::string& path, const std::string& text) {

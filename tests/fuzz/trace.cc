@@ -42,7 +42,7 @@ void check_trace(const Trace& t) {
 std::string text_of(const Trace& t) {
   std::string text = trace_header(t) + "\n";
   for (const TraceSequence& s : t.sequences) {
-    for (int p = 0; p < s.positions; ++p) text += trace_line(t, s, p) + "\n";
+    for (int p = 0; p < s.positions; ++p) text += trace_line(t, s, p, p) + "\n";
   }
   return text;
 }
