@@ -222,12 +222,12 @@ void TraceBuilder::add_fingerprint(const std::string& path, const std::string& t
       }
       std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
       std::vector<int> numbers;
-      int K = 0;
+      int K = -1;  // not known yet
       for (const auto& [l, value] : rows) {
         numbers.push_back(l);
         const JsonObject row(*value, fmt::format("{}: layer_{}", layers.where(), l));
         const json::array &ids = row.array("selected_experts"), &weights = row.array("selected_probs");
-        if (K == 0) K = static_cast<int>(ids.size());
+        if (K < 0) K = static_cast<int>(ids.size());
         if (ids.size() != weights.size() || static_cast<int>(ids.size()) != K)
           row.fail("selected_experts",
                    fmt::format("{} experts and {} weights, expected {}", ids.size(), weights.size(), K));
@@ -328,7 +328,7 @@ void TraceBuilder::add_token_lines(const std::string& path, const std::string& t
   s.name = std::filesystem::path(path).stem().string();
   bool ascending = true;
   std::vector<int> layers;
-  int K = 0;
+  int K = -1;  // not known yet
   for_each_line(text, [&](std::string_view line, int number, bool) {
     const std::string here = fmt::format("{}: line {}", escape(path, 400), number);
     const json::value value = parse_json(line, here);
@@ -338,7 +338,7 @@ void TraceBuilder::add_token_lines(const std::string& path, const std::string& t
       malformed(here, fmt::format("{} layers, the first line has {}", rows.size(), layers.size()));
     for (const json::value& row : rows) {
       const json::array& ids = array_of(row, here, "\"layers\"");
-      if (K == 0) K = static_cast<int>(ids.size());
+      if (K < 0) K = static_cast<int>(ids.size());
       if (static_cast<int>(ids.size()) != K)
         malformed(here, fmt::format("{} experts in a layer, expected {}", ids.size(), K));
       for (size_t i = 0; i < ids.size(); ++i) {

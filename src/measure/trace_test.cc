@@ -127,6 +127,18 @@ TEST(Traces, NullIsAnExpertThatMayNotBeChosenAndReadsBackAsThat) {
   EXPECT_EQ(again.sequences[0].mix, t.sequences[0].mix);
 }
 
+TEST(Traces, AnEmptyFirstLayerIsNoNumberOfExperts) {
+  Folder folder;
+  EXPECT_NE(problem({folder.write("t.jsonl", "{\"tok\": 0, \"layers\": [[], [3, 0]]}\n")})
+                .find("2 experts in a layer, expected 0"),
+            std::string::npos);
+  EXPECT_NE(problem({folder.write("t.jsonl", "{\"tok\": 0, \"layers\": [[], []]}\n")}).find("0 experts per token"),
+            std::string::npos);
+  const std::string finger = R"({"router_data": [{"token_7": {"layer_0": {"selected_experts": [], "selected_probs": []},
+      "layer_1": {"selected_experts": [5, 2], "selected_probs": [0.75, 0.25]}}}]})";
+  EXPECT_NE(problem({folder.write("f.json", finger)}).find("expected 0"), std::string::npos);
+}
+
 TEST(Traces, FingerprintsAreReadInTheOrderOfTokensAndLayers) {
   Folder folder;
   const std::string text = R"({"router_data": [{"token_7": {
