@@ -218,8 +218,8 @@ def errors(s):
                    "routing")
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
     s.check.raises(bad, lambda: s.chat(tools=[tool]), "tools", 400, "unsupported_value", "tools")
-    s.check.raises(bad, lambda: s.chat(response_format={"type": "json_object"}), "structured output", 400,
-                   "unsupported_value")
+    no_schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "not": {}}}}
+    s.check.raises(bad, lambda: s.chat(response_format=no_schema), "a schema that cannot be kept", 400)
     s.check.raises(bad, lambda: s.chat([{"role": "wizard", "content": "x"}]), "an unknown role", 400, "invalid_value",
                    "messages[0].role")
     s.check.raises(bad, lambda: s.complete(temperature=-1, stream=True), "a bad value of a stream", 400)
