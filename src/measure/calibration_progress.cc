@@ -33,7 +33,7 @@ std::vector<T> values_of(const SafetensorsFile& file, const std::string& name, c
            fmt::format("the progress of a calibration without a sound \"{}\"", name));
   }
   std::vector<T> values(t->bytes / sizeof(T));
-  std::memcpy(values.data(), t->data, t->bytes);
+  if (!values.empty()) std::memcpy(values.data(), t->data, t->bytes);  // of nothing there is no address
   return values;
 }
 
