@@ -13,7 +13,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "cli/commands.h"
+#include "cli/command_test_util.h"
 #include "measure/load_fake_server_test_util.h"
 
 namespace carpool {
@@ -103,29 +103,18 @@ class Server {
   FakeServer fake_;
 };
 
-struct Outcome {
-  int code;
-  std::string out, err;
-};
-
-Outcome run(const std::string& arguments) {
-  std::vector<std::string> words = {"carpool", "bench-serve"};
+Output run(const std::string& arguments) {
+  std::vector<std::string> words = {"bench-serve"};
   std::istringstream in(arguments);
   for (std::string word; in >> word;) words.push_back(word);
-  std::vector<const char*> argv;
-  for (const std::string& word : words) argv.push_back(word.c_str());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  const int code = run_cli(static_cast<int>(argv.size()), argv.data());
-  std::string out = testing::internal::GetCapturedStdout();
-  return {code, std::move(out), testing::internal::GetCapturedStderr()};
+  return run_command(words);
 }
 
 const std::string kSmall = " --num-prompts 4 --random-input-len 6 --random-output-len 3";
 
-Outcome load(const Server& server, const std::string& more) { return run(server.url() + kSmall + " " + more); }
+Output load(const Server& server, const std::string& more) { return run(server.url() + kSmall + " " + more); }
 
-json::value json_of(const Outcome& o) {
+json::value json_of(const Output& o) {
   EXPECT_EQ(o.code, 0) << o.err;
   return o.code == 0 ? parse_json(o.out, "--json -") : json::value(json::object{});
 }
@@ -149,7 +138,7 @@ std::string slurp(const std::string& path) {
 
 TEST(BenchServe, PrintsTheBlockAndTheServersOwnCounters) {
   Server server;
-  const Outcome o = load(server, "--max-concurrency 2");
+  const Output o = load(server, "--max-concurrency 2");
   EXPECT_EQ(o.code, 0) << o.err;
   for (const char* part : {"Serving Benchmark Result", "Successful requests:                     4",
                            "Max request concurrency:                 2", "20.0 distinct experts per layer",
@@ -167,7 +156,7 @@ TEST(BenchServe, PrintsTheBlockAndTheServersOwnCounters) {
 
 TEST(BenchServe, SamplingAndBodiesFollowTheOptions) {
   Server server;
-  const Outcome o =
+  const Output o =
       load(server,
            "--temperature 0.5 --top-p 0.9 --seed 7 --disable-ignore-eos --disable-stream --warmup-requests 2 "
            "--extra-request-body {\"priority\":3} --header X-Team=blue --api-key abc --request-rate 500");
@@ -213,9 +202,9 @@ TEST(BenchServe, TheOpenAiBackendsNameTheModel) {
 
 TEST(BenchServe, TheSharedPrefixDataSetFollowsItsOptions) {
   Server server;
-  const Outcome o = run(server.url() +
-                        " --dataset-name generated-shared-prefix --gsp-num-groups 2 --gsp-prompts-per-group 3 "
-                        "--gsp-system-prompt-len 20 --gsp-question-len 4 --gsp-output-len 2 --gsp-range-ratio 0.5");
+  const Output o = run(server.url() +
+                       " --dataset-name generated-shared-prefix --gsp-num-groups 2 --gsp-prompts-per-group 3 "
+                       "--gsp-system-prompt-len 20 --gsp-question-len 4 --gsp-output-len 2 --gsp-range-ratio 0.5");
   EXPECT_EQ(o.code, 0) << o.err;
   std::map<std::string, int> groups;
   for (const json::object& body : server.generated()) {
@@ -231,7 +220,7 @@ TEST(BenchServe, CustomPromptsComeFromAFile) {
   Server server;
   const Folder folder;
   std::ofstream(folder / "p.jsonl") << "{\"prompt\": \"One\"}\n{\"prompt\": \"Two\", \"output_len\": 9}\n";
-  const Outcome o = load(server, "--dataset-name custom --dataset-path " + (folder / "p.jsonl"));
+  const Output o = load(server, "--dataset-name custom --dataset-path " + (folder / "p.jsonl"));
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_NE(o.out.find("4 requests repeat 2 prompts"), std::string::npos) << o.out;
   std::map<std::string, int64_t> lengths;
@@ -278,7 +267,7 @@ TEST(BenchServe, FlushesTheCacheWhenAskedAndSaysWhenThatFails) {
   EXPECT_EQ(load(server, "--flush-cache").code, 0);
   EXPECT_EQ(server.fake().got("/flush_cache").size(), 1u);
   server.flushes = false;
-  const Outcome o = load(server, "--flush-cache");
+  const Output o = load(server, "--flush-cache");
   EXPECT_EQ(o.code, 69);
   EXPECT_NE(o.err.find("did not flush"), std::string::npos) << o.err;
 }
@@ -286,14 +275,14 @@ TEST(BenchServe, FlushesTheCacheWhenAskedAndSaysWhenThatFails) {
 TEST(BenchServe, NothingThatSucceededIsAnErrorWithTheFirstReason) {
   Server server;
   server.fails = true;
-  const Outcome o = load(server, "--warmup-requests 0");
+  const Output o = load(server, "--warmup-requests 0");
   EXPECT_EQ(o.code, 69);
   EXPECT_NE(o.out.find("Failed requests:                         4"), std::string::npos) << o.out;
   EXPECT_NE(o.out.find("4 requests failed: HTTP 503 overloaded; the first said: the queue is full"), std::string::npos)
       << o.out;
   EXPECT_NE(o.err.find("none of 4 requests succeeded: HTTP 503 overloaded: the queue is full"), std::string::npos)
       << o.err;
-  const Outcome warm = load(server, "");
+  const Output warm = load(server, "");
   EXPECT_EQ(warm.code, 69);
   EXPECT_NE(warm.err.find("warm-up"), std::string::npos) << warm.err;
 }
@@ -301,7 +290,7 @@ TEST(BenchServe, NothingThatSucceededIsAnErrorWithTheFirstReason) {
 TEST(BenchServe, AServerThatIsNotThereOrNotReadyIsOneSentence) {
   Server server;
   server.health = 503;
-  const Outcome o = load(server, "--ready-check-timeout-sec 0.1");
+  const Output o = load(server, "--ready-check-timeout-sec 0.1");
   EXPECT_EQ(o.code, 69);
   EXPECT_NE(o.err.find("is not ready after 0.1 s (HTTP 503)"), std::string::npos) << o.err;
   EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1) << o.err;
@@ -314,7 +303,7 @@ TEST(BenchServe, ARequestOverItsTimeLimitIsGivenUp) {
     reply.never = got.target == "/generate";
     return reply;
   });
-  const Outcome o = run("--base-url " + never.url() + kSmall + " --vocab-size 9 --warmup-requests 0 --timeout 0.2");
+  const Output o = run("--base-url " + never.url() + kSmall + " --vocab-size 9 --warmup-requests 0 --timeout 0.2");
   EXPECT_EQ(o.code, 69);
   EXPECT_NE(o.out.find("4 requests failed: timeout"), std::string::npos) << o.out;
 }
@@ -357,7 +346,7 @@ TEST(BenchServe, TheQualityOfAnotherCommandStandsBesideTheSpeeds) {
          "\"cross_entropy_delta_lo\": 0.01, \"cross_entropy_delta_hi\": 0.02, \"kl_mean\": 0.03, \"top1_agreement\": "
          "0.9}]}";
   const std::string with = " --concurrency 2 --repeat 1 --quality " + (folder / "ab.json");
-  const Outcome o = load(server, "--ab topk --ab oea:k0=5" + with);
+  const Output o = load(server, "--ab topk --ab oea:k0=5" + with);
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_NE(o.out.find("+0.0123 [+0.0100, +0.0200]"), std::string::npos) << o.out;
   EXPECT_EQ(load(server, "--ab topk --ab oea:k0=3" + with).code, 64) << "that policy is not in the file";
@@ -367,7 +356,7 @@ TEST(BenchServe, TheQualityOfAnotherCommandStandsBesideTheSpeeds) {
 TEST(BenchServe, AnArmThatNeverReRoutedGetsNoWinner) {
   Server server;
   server.reroutes = false;
-  const Outcome o = load(server, "--ab topk --ab oea:k0=5 --concurrency 2 --repeats 5");
+  const Output o = load(server, "--ab topk --ab oea:k0=5 --concurrency 2 --repeats 5");
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_NE(o.out.find("no winner is named, because oea:k0=5 never re-routed a token"), std::string::npos) << o.out;
   server.metrics = false;
@@ -384,7 +373,7 @@ TEST(BenchServe, TheAbCanSwitchTheServersPolicyAndPutsItBack) {
   }
   EXPECT_EQ(order, "GET topk oea:k0=5 oea:k0=5 topk topk ");
   EXPECT_FALSE(server.generated().back().contains("routing"));
-  const Outcome o = load(server, "--ab topk --ab oea:k0=5 --concurrency 2 --ab-via admin");
+  const Output o = load(server, "--ab topk --ab oea:k0=5 --concurrency 2 --ab-via admin");
   EXPECT_EQ(o.code, 69);
   EXPECT_NE(o.err.find("--admin-key"), std::string::npos) << o.err;
 }
@@ -412,7 +401,7 @@ TEST(BenchServe, ContradictionsAreRefusedBeforeAnythingIsSent) {
                           "--max-concurrency 5000",
                           "--temperature -1",
                           "--timeout 0"}) {
-    const Outcome o = load(server, bad);
+    const Output o = load(server, bad);
     EXPECT_EQ(o.code, 64) << bad << "\n" << o.err;
     EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1) << o.err;
   }

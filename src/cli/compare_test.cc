@@ -9,7 +9,7 @@
 
 #include "base/json.h"
 #include "base/source_dir_test_util.h"
-#include "cli/commands.h"
+#include "cli/command_test_util.h"
 
 namespace carpool {
 namespace {
@@ -18,32 +18,9 @@ namespace fs = std::filesystem;
 
 const std::string kBooks = source_dir() + "/models/books-qwen3";
 
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / ("carpool_compare_" + std::to_string(::getpid()))) {
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  fs::path path_;
-};
-
-struct Output {
-  int code;
-  std::string out, err;
-};
-
 Output run(std::vector<std::string> words) {
   words.insert(words.begin(), {"compare", kBooks, "--quiet", "--threads", "2"});
-  std::vector<const char*> argv = {"carpool"};
-  for (const std::string& w : words) argv.push_back(w.c_str());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  const int code = run_cli(static_cast<int>(argv.size()), argv.data());
-  std::string out = testing::internal::GetCapturedStdout();
-  return {code, std::move(out), testing::internal::GetCapturedStderr()};
+  return run_command(words);
 }
 
 std::string slurp(const std::string& path) {

@@ -8,28 +8,17 @@
 
 #include "base/json.h"
 #include "base/source_dir_test_util.h"
-#include "cli/commands.h"
+#include "cli/command_test_util.h"
 
 namespace carpool {
 namespace {
 
 const std::string kSource = source_dir();
 
-struct Output {
-  int code;
-  std::string out, err;
-};
-
 Output run(std::vector<std::string> words, const std::string& model = kSource + "/models/books-qwen3",
            const std::string& text = kSource + "/models/books-qwen3/prompts.txt") {
   words.insert(words.begin(), {"eval", model, text, "--threads", "2", "--quiet"});
-  std::vector<const char*> argv = {"carpool"};
-  for (const std::string& w : words) argv.push_back(w.c_str());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  const int code = run_cli(static_cast<int>(argv.size()), argv.data());
-  std::string out = testing::internal::GetCapturedStdout();
-  return {code, std::move(out), testing::internal::GetCapturedStderr()};
+  return run_command(words);
 }
 
 json::object row(std::vector<std::string> words, const std::string& model = kSource + "/models/books-qwen3") {

@@ -8,7 +8,7 @@
 
 #include "base/json.h"
 #include "base/source_dir_test_util.h"
-#include "cli/commands.h"
+#include "cli/command_test_util.h"
 #include "io/test_files.h"
 
 namespace carpool {
@@ -20,21 +20,6 @@ const std::string kSource = source_dir(), kGolden = kSource + "/tests/golden/";
 constexpr const char* kNotRun = "1 multi-token prediction layer is not run";
 constexpr const char* kNoTensors = "for multi-token prediction, the files have no tensors of it";
 
-struct Output {
-  int code;
-  std::string out, err;
-};
-
-Output run(const std::vector<std::string>& words) {
-  std::vector<const char*> argv = {"carpool"};
-  for (const std::string& w : words) argv.push_back(w.c_str());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  const int code = run_cli(static_cast<int>(argv.size()), argv.data());
-  std::string out = testing::internal::GetCapturedStdout();
-  return {code, std::move(out), testing::internal::GetCapturedStderr()};
-}
-
 bool says(const std::string& text, const std::string& part) { return text.find("note: " + part) != text.npos; }
 
 // The lines of `text` that are notes.
@@ -45,7 +30,9 @@ int64_t notes(const std::string& text) {
 }
 
 TEST(Notes, InspectSaysWhatOfTheFilesIsNotUsedInTextAndJson) {
-  const auto inspect = [](const std::string& model) { return run({"inspect", model, "--batch", "1", "--quiet"}); };
+  const auto inspect = [](const std::string& model) {
+    return run_command({"inspect", model, "--batch", "1", "--quiet"});
+  };
   const Output with = inspect(kGolden + "glm_moe_dsa/glm5"), without = inspect(kGolden + "glm_moe_dsa/glm52");
   ASSERT_EQ(with.code, 0) << with.err;
   EXPECT_TRUE(says(with.out, kNotRun)) << with.out;
@@ -55,7 +42,7 @@ TEST(Notes, InspectSaysWhatOfTheFilesIsNotUsedInTextAndJson) {
   EXPECT_EQ(notes(without.out), 2) << without.out;
   EXPECT_TRUE(says(inspect(kGolden + "gguf/glm_moe_dsa-glm5.gguf").out, kNotRun));
   EXPECT_EQ(notes(inspect(kGolden + "glm4_moe/air").out), 0);
-  const Output json = run({"inspect", kGolden + "glm_moe_dsa/glm52", "--batch", "1", "--quiet", "--json", "-"});
+  const Output json = run_command({"inspect", kGolden + "glm_moe_dsa/glm52", "--batch", "1", "--quiet", "--json", "-"});
   EXPECT_EQ(parse_json(json.out, "--json -").at("notes").as_array().size(), 2u);
 }
 
@@ -63,7 +50,7 @@ TEST(Notes, InspectSaysWhatOfTheFilesIsNotUsedInTextAndJson) {
 TEST(Notes, InspectSaysWhereTheTwoQuantizationFilesDiffer) {
   const test::ScratchFolder folder;
   fs::copy(kGolden + "nvfp4/glm5", folder.file("model"));
-  const auto inspect = [&] { return run({"inspect", folder.file("model"), "--batch", "1", "--quiet"}).out; };
+  const auto inspect = [&] { return run_command({"inspect", folder.file("model"), "--batch", "1", "--quiet"}).out; };
   EXPECT_EQ(notes(inspect()), 0);
   std::ofstream(folder.file("model") + "/hf_quant_config.json")
       << R"({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "exclude_modules": []}})";
@@ -101,12 +88,12 @@ TEST(Notes, EveryCommandThatLoadsAModelSaysThemUnlessQuiet) {
   };
   for (std::vector<std::string> words : commands) {
     words.insert(words.end(), {"--threads", "1"});
-    const Output said = run(words);
+    const Output said = run_command(words);
     EXPECT_EQ(said.code, 0) << words[0] << "\n" << said.err;
     EXPECT_TRUE(says(said.err, kNotRun)) << words[0] << "\n" << said.err;
     EXPECT_NE(said.err.find(kNoTensors), std::string::npos) << words[0] << "\n" << said.err;
     words.emplace_back("--quiet");
-    EXPECT_EQ(run(words).err, "") << words[0];
+    EXPECT_EQ(run_command(words).err, "") << words[0];
   }
 }
 

@@ -9,7 +9,7 @@
 
 #include "base/json.h"
 #include "base/source_dir_test_util.h"
-#include "cli/commands.h"
+#include "cli/command_test_util.h"
 
 namespace carpool {
 namespace {
@@ -19,33 +19,6 @@ namespace fs = std::filesystem;
 const std::string kModels = source_dir() + "/models/";
 const std::string kBooks = kModels + "books-qwen3";
 
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / ("carpool_trace_record_" + std::to_string(::getpid()))) {
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  fs::path path_;
-};
-
-struct Output {
-  int code;
-  std::string out, err;
-};
-
-Output run(const std::vector<std::string>& words) {
-  std::vector<const char*> argv = {"carpool"};
-  for (const std::string& w : words) argv.push_back(w.c_str());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  const int code = run_cli(static_cast<int>(argv.size()), argv.data());
-  std::string out = testing::internal::GetCapturedStdout();
-  return {code, std::move(out), testing::internal::GetCapturedStderr()};
-}
-
 std::string slurp(const std::string& path) {
   std::ifstream in(path);
   return {std::istreambuf_iterator<char>(in), {}};
@@ -53,7 +26,7 @@ std::string slurp(const std::string& path) {
 
 // The result of `trace force`: logits compared, and those with the recorded bits.
 std::pair<int64_t, int64_t> forced(const std::string& model, const std::string& file, const std::string& chunk = "64") {
-  const Output o = run({"trace", "force", model, file, "--quiet", "--chunk", chunk, "--json", "-"});
+  const Output o = run_command({"trace", "force", model, file, "--quiet", "--chunk", chunk, "--json", "-"});
   const json::value v = parse_json(o.out, "--json -");
   const json::value& row = v.at("results").at(0);
   EXPECT_EQ(o.code == 0, row.at("compared") == row.at("equal")) << o.err;
@@ -64,8 +37,8 @@ TEST(TraceRecord, M16WhatRanAmongOthersHasTheSameBitsAloneWithItsTrace) {
   const Folder folder;
   for (const char* model : {"books-qwen3", "books-glm"}) {
     const std::string trace = folder / (std::string(model) + ".jsonl");
-    const Output o = run({"trace", "record", kModels + model, "--quiet", "--policy", "oea:k0=2", "--batch", "8",
-                          "--documents", "8", "--document-tokens", "20", "--out", trace});
+    const Output o = run_command({"trace", "record", kModels + model, "--quiet", "--policy", "oea:k0=2", "--batch", "8",
+                                  "--documents", "8", "--document-tokens", "20", "--out", trace});
     ASSERT_EQ(o.code, 0) << o.err;
     for (const char* chunk : {"1", "64"}) {
       const auto [compared, equal] = forced(kModels + model, trace, chunk);
@@ -78,14 +51,14 @@ TEST(TraceRecord, M16WhatRanAmongOthersHasTheSameBitsAloneWithItsTrace) {
 TEST(TraceRecord, M16HasPowerAnotherWeightOrExpertIsSeen) {
   const Folder folder;
   const std::string trace = folder / "t.jsonl", other = folder / "other.jsonl";
-  ASSERT_EQ(run({"trace", "record", kBooks, "--quiet", "--policy", "oea:k0=2", "--batch", "4", "--documents", "4",
-                 "--document-tokens", "12", "--out", trace})
+  ASSERT_EQ(run_command({"trace", "record", kBooks, "--quiet", "--policy", "oea:k0=2", "--batch", "4", "--documents",
+                         "4", "--document-tokens", "12", "--out", trace})
                 .code,
             0);
   const std::string text = slurp(trace);
   // The same text under plain routing: other experts, so other logits than those that were recorded.
-  ASSERT_EQ(run({"trace", "record", kBooks, "--quiet", "--batch", "4", "--documents", "4", "--document-tokens", "12",
-                 "--out", other})
+  ASSERT_EQ(run_command({"trace", "record", kBooks, "--quiet", "--batch", "4", "--documents", "4", "--document-tokens",
+                         "12", "--out", other})
                 .code,
             0);
   const std::string plain = slurp(other);
@@ -114,8 +87,8 @@ TEST(TraceRecord, M16HasPowerAnotherWeightOrExpertIsSeen) {
 TEST(TraceRecord, RunRecordsPromptsAndGeneratedTokensInTurn) {
   const Folder folder;
   const std::string trace = folder / "run.jsonl";
-  const Output o = run({"run", kBooks, "The sea", "An old man", "--quiet", "--max-tokens", "6", "--ignore-eos",
-                        "--policy", "oea:k0=2", "--trace", trace, "--json", "-"});
+  const Output o = run_command({"run", kBooks, "The sea", "An old man", "--quiet", "--max-tokens", "6", "--ignore-eos",
+                                "--policy", "oea:k0=2", "--trace", trace, "--json", "-"});
   ASSERT_EQ(o.code, 0) << o.err;
   const json::value result = parse_json(o.out, "--json -");
   int64_t rows = 0;
@@ -126,7 +99,7 @@ TEST(TraceRecord, RunRecordsPromptsAndGeneratedTokensInTurn) {
   const auto [compared, equal] = forced(kBooks, trace);
   EXPECT_EQ(compared, 12) << "six tokens of two requests";
   EXPECT_EQ(equal, compared);
-  const Output stats = run({"trace", "stats", trace, "--json", "-", "--batches", "20"});
+  const Output stats = run_command({"trace", "stats", trace, "--json", "-", "--batches", "20"});
   ASSERT_EQ(stats.code, 0) << stats.err;
   EXPECT_NE(stats.out.find("recorded under oea:k0=2"), std::string::npos) << "it is not the model's own choice";
 }
@@ -138,18 +111,18 @@ TEST(TraceRecord, EvalRecordsWithAllScoresAndAnyPolicyReplaysOnThem) {
                                           "8",    "--batch", "4",       "--trace",     trace, "--trace-scores"};
   std::vector<std::string> with = words;
   with.insert(with.end(), {"--policy", "oea:k0=3", "--json", "-"});
-  const Output o = run(with);
+  const Output o = run_command(with);
   ASSERT_EQ(o.code, 0) << o.err;
   const double experts = parse_json(o.out, "").at("results").at(1).at("distinct_experts").to_number<double>();
-  const Output replay = run({"trace", "replay", trace, "--policy", "topk", "--policy", "oea:k0=3", "--batch", "4",
-                             "--sampling", "aligned", "--batches", "400", "--json", "-"});
+  const Output replay = run_command({"trace", "replay", trace, "--policy", "topk", "--policy", "oea:k0=3", "--batch",
+                                     "4", "--sampling", "aligned", "--batches", "400", "--json", "-"});
   ASSERT_EQ(replay.code, 0) << replay.err;
   const json::value rows = parse_json(replay.out, "").at("results");
   // The scores of later layers follow what earlier ones ran, so the replay is of this run, and its count that of this
   // run.
   EXPECT_NEAR(rows.at(1).at("distinct_experts").to_number<double>(), experts, 0.35);
   EXPECT_GT(rows.at(0).at("distinct_experts").to_number<double>(), experts);
-  ASSERT_EQ(run({"trace", "convert", trace, "--out", copy}).code, 0);
+  ASSERT_EQ(run_command({"trace", "convert", trace, "--out", copy}).code, 0);
   const auto [compared, equal] = forced(kBooks, copy);
   EXPECT_EQ(compared, 4 * 7);
   EXPECT_EQ(equal, compared) << "a converted trace keeps tokens, weights and checksums";
@@ -158,8 +131,8 @@ TEST(TraceRecord, EvalRecordsWithAllScoresAndAnyPolicyReplaysOnThem) {
 TEST(TraceRecord, ATornTailAndSequencesComputedAnewAreRead) {
   const Folder folder;
   const std::string trace = folder / "t.jsonl";
-  ASSERT_EQ(run({"trace", "record", kBooks, "--quiet", "--policy", "oea:k0=2", "--batch", "2", "--documents", "2",
-                 "--document-tokens", "10", "--out", trace})
+  ASSERT_EQ(run_command({"trace", "record", kBooks, "--quiet", "--policy", "oea:k0=2", "--batch", "2", "--documents",
+                         "2", "--document-tokens", "10", "--out", trace})
                 .code,
             0);
   const std::string text = slurp(trace);
@@ -192,19 +165,19 @@ TEST(TraceRecord, WhatDoesNotFitIsOneSentence) {
                                            "--out", trace};
   std::vector<std::string> scores = record;
   scores.insert(scores.end(), {"--scores", "--seed", "4", "--text", kBooks + "/eval.txt"});
-  ASSERT_EQ(run(scores).code, 0);
+  ASSERT_EQ(run_command(scores).code, 0);
   EXPECT_NE(slurp(trace).find("\"mix\""), std::string::npos);
-  ASSERT_EQ(run(record).code, 0);
+  ASSERT_EQ(run_command(record).code, 0);
   EXPECT_EQ(slurp(trace).find("\"mix\""), std::string::npos);
-  refused(run({"trace", "force", kModels + "books-glm", trace, "--quiet"}), 78, "was recorded from");
-  refused(run({"run", kBooks, "x", "--quiet", "--trace-scores"}), 64, "without --trace");
-  refused(run({"eval", kBooks, "--quiet", "--policy", "oea:k0=2", "--policy", "oea:k0=3", "--trace", trace}), 64,
-          "one --policy");
-  refused(run({"serve", kBooks, "--trace", folder / "s.jsonl"}), 78, "--disable-radix-cache");
+  refused(run_command({"trace", "force", kModels + "books-glm", trace, "--quiet"}), 78, "was recorded from");
+  refused(run_command({"run", kBooks, "x", "--quiet", "--trace-scores"}), 64, "without --trace");
+  refused(run_command({"eval", kBooks, "--quiet", "--policy", "oea:k0=2", "--policy", "oea:k0=3", "--trace", trace}),
+          64, "one --policy");
+  refused(run_command({"serve", kBooks, "--trace", folder / "s.jsonl"}), 78, "--disable-radix-cache");
   std::ofstream(trace) << R"({"carpool_trace":1,"model":"m","n_experts":64,"top_k":8,"layers":[0],"ranked":true})"
                        << "\n"
                        << R"({"sequence":"a","position":0,"experts":[[1]],"token":1,"logits":"12"})" << "\n";
-  refused(run({"trace", "force", kBooks, trace, "--quiet"}), 65, "sixteen hexadecimal digits");
+  refused(run_command({"trace", "force", kBooks, trace, "--quiet"}), 65, "sixteen hexadecimal digits");
 }
 
 }  // namespace

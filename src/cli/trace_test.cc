@@ -7,30 +7,10 @@
 
 #include "base/json.h"
 #include "base/source_dir_test_util.h"
-#include "cli/commands.h"
+#include "cli/command_test_util.h"
 
 namespace carpool {
 namespace {
-
-int run(std::vector<const char*> words) {
-  words.insert(words.begin(), "carpool");
-  return run_cli(static_cast<int>(words.size()), words.data());
-}
-
-struct Output {
-  int code;
-  std::string out, err;
-};
-
-Output output_of(const std::vector<std::string>& words) {
-  std::vector<const char*> pointers;
-  for (const std::string& word : words) pointers.push_back(word.c_str());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  const int code = run(pointers);
-  std::string out = testing::internal::GetCapturedStdout();
-  return {code, std::move(out), testing::internal::GetCapturedStderr()};
-}
 
 // Two sequences of two tokens, one layer, four experts, two per token.
 std::string small_trace() {
@@ -49,14 +29,14 @@ std::string small_trace() {
 TEST(TraceCommand, ReplayPrintsATableAndJsonWithTheSameNumbers) {
   const std::string file = small_trace();
   const Output text =
-      output_of({"trace", "replay", file, "--policy", "topk", "--policy", "oea:k0=1,guard=off", "--batch", "2",
-                 "--batches", "20", "--ranks", "2", "--placement", "greedy", "--base-us", "5", "--expert-us", "2"});
+      run_command({"trace", "replay", file, "--policy", "topk", "--policy", "oea:k0=1,guard=off", "--batch", "2",
+                   "--batches", "20", "--ranks", "2", "--placement", "greedy", "--base-us", "5", "--expert-us", "2"});
   ASSERT_EQ(text.code, 0) << text.err;
   EXPECT_NE(text.out.find("oea:k0=1,guard=off"), std::string::npos) << text.out;
   const Output json =
-      output_of({"trace",   "replay",    file,        "--policy",    "topk",    "--policy", "oea:k0=1,guard=off",
-                 "--batch", "2",         "--batches", "20",          "--ranks", "2",        "--placement",
-                 "greedy",  "--base-us", "5",         "--expert-us", "2",       "--json",   "-"});
+      run_command({"trace",   "replay",    file,        "--policy",    "topk",    "--policy", "oea:k0=1,guard=off",
+                   "--batch", "2",         "--batches", "20",          "--ranks", "2",        "--placement",
+                   "greedy",  "--base-us", "5",         "--expert-us", "2",       "--json",   "-"});
   ASSERT_EQ(json.code, 0) << json.err;
   const json::value root = parse_json(json.out, "--json -");
   const json::array& rows = root.at("results").as_array();
@@ -72,13 +52,13 @@ TEST(TraceCommand, ReplayPrintsATableAndJsonWithTheSameNumbers) {
 
 TEST(TraceCommand, OptionsThatContradictEachOtherAreUsageErrors) {
   const std::string file = small_trace();
-  EXPECT_EQ(output_of({"trace", "replay", file, "--batch", "2", "--base-us", "5"}).code, 64);
-  EXPECT_EQ(output_of({"trace", "replay", file, "--batch", "2", "--placement", "greedy"}).code, 64);
-  EXPECT_EQ(output_of({"trace", "replay", file, "--batch", "2", "--sampling", "random"}).code, 64);
-  const Output many = output_of({"trace", "replay", file, "--batch", "3"});
+  EXPECT_EQ(run_command({"trace", "replay", file, "--batch", "2", "--base-us", "5"}).code, 64);
+  EXPECT_EQ(run_command({"trace", "replay", file, "--batch", "2", "--placement", "greedy"}).code, 64);
+  EXPECT_EQ(run_command({"trace", "replay", file, "--batch", "2", "--sampling", "random"}).code, 64);
+  const Output many = run_command({"trace", "replay", file, "--batch", "3"});
   EXPECT_NE(many.err.find("--with-replacement"), std::string::npos) << many.err;
-  EXPECT_EQ(output_of({"trace", "replay", file, "--batch", "3", "--with-replacement", "--batches", "9", "--seed", "3",
-                       "--experts", "0", "--sampling", "aligned"})
+  EXPECT_EQ(run_command({"trace", "replay", file, "--batch", "3", "--with-replacement", "--batches", "9", "--seed", "3",
+                         "--experts", "0", "--sampling", "aligned"})
                 .code,
             0);
   std::filesystem::remove(file);
@@ -86,12 +66,12 @@ TEST(TraceCommand, OptionsThatContradictEachOtherAreUsageErrors) {
 
 TEST(TraceCommand, StatsAndConvert) {
   const std::string file = small_trace(), copy = file + ".copy.jsonl";
-  const Output stats = output_of({"trace", "stats", file, "--json", "-"});
+  const Output stats = run_command({"trace", "stats", file, "--json", "-"});
   ASSERT_EQ(stats.code, 0) << stats.err;
   const json::value root = parse_json(stats.out, "--json -");
   EXPECT_EQ(root.at("reuse").to_number<double>(), 1);
   EXPECT_EQ(root.at("results").as_array().size(), 2u) << "batches of 1 and 2; more sequences there are not";
-  ASSERT_EQ(output_of({"trace", "convert", file, "--out", copy}).code, 0);
+  ASSERT_EQ(run_command({"trace", "convert", file, "--out", copy}).code, 0);
   std::ifstream a(file), b(copy);
   const std::string left{std::istreambuf_iterator<char>(a), {}}, right{std::istreambuf_iterator<char>(b), {}};
   EXPECT_EQ(left, right);
@@ -104,8 +84,8 @@ TEST(TraceCommand, PublishedTracesGiveTheirPublishedCounts) {
   const std::string traces = source_dir() + "/../shared/data/traces";
   if (!std::filesystem::exists(traces)) GTEST_SKIP() << traces << " is absent";
   const auto counts = [&](const std::string& folder, const char* batch, const char* policy) {
-    const Output o = output_of({"trace", "replay", traces + "/" + folder, "--policy", "topk", "--policy", policy,
-                                "--batch", batch, "--json", "-"});
+    const Output o = run_command({"trace", "replay", traces + "/" + folder, "--policy", "topk", "--policy", policy,
+                                  "--batch", batch, "--json", "-"});
     EXPECT_EQ(o.code, 0) << o.err;
     const json::value root = parse_json(o.out, "--json -");
     const json::array& rows = root.at("results").as_array();
@@ -118,8 +98,8 @@ TEST(TraceCommand, PublishedTracesGiveTheirPublishedCounts) {
   const auto [lite, lite_oea] = counts("deepseek-v2-lite", "16", "oea:k0=3");
   EXPECT_NEAR(lite, 43.7, 0.4);
   EXPECT_NEAR(lite_oea, 28.0, 0.4);
-  const Output unranked = output_of({"trace", "replay", traces + "/decode-ids/olmoe-1b-7b.jsonl", "--policy",
-                                     "oea:k0=3", "--batch", "8", "--with-replacement"});
+  const Output unranked = run_command({"trace", "replay", traces + "/decode-ids/olmoe-1b-7b.jsonl", "--policy",
+                                       "oea:k0=3", "--batch", "8", "--with-replacement"});
   EXPECT_NE(unranked.code, 0);
   EXPECT_NE(unranked.err.find("not in the order of their scores"), std::string::npos) << unranked.err;
 }

@@ -8,7 +8,7 @@
 
 #include "base/json.h"
 #include "base/source_dir_test_util.h"
-#include "cli/commands.h"
+#include "cli/command_test_util.h"
 
 namespace carpool {
 namespace {
@@ -17,33 +17,6 @@ namespace fs = std::filesystem;
 
 const std::string kModels = source_dir() + "/models/";
 const std::string kBooks = kModels + "books-qwen3";
-
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / ("carpool_tune_" + std::to_string(::getpid()))) {
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  fs::path path_;
-};
-
-struct Output {
-  int code;
-  std::string out, err;
-};
-
-Output run(const std::vector<std::string>& words) {
-  std::vector<const char*> argv = {"carpool"};
-  for (const std::string& w : words) argv.push_back(w.c_str());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  const int code = run_cli(static_cast<int>(argv.size()), argv.data());
-  std::string out = testing::internal::GetCapturedStdout();
-  return {code, std::move(out), testing::internal::GetCapturedStderr()};
-}
 
 void refused(const Output& o, int code, const std::string& part) {
   EXPECT_EQ(o.code, code) << o.err;
@@ -54,8 +27,8 @@ void refused(const Output& o, int code, const std::string& part) {
 // A profile for books-qwen3 as tune would write it, with a policy of the test's choice.
 std::string profile_for_books(const Folder& folder, const std::string& policy) {
   // compare names the model's hash beside its family.
-  const Output o = run({"compare", kBooks, "--quiet", "--documents", "2", "--document-tokens", "3", "--batch", "2",
-                        "--policy", "prune:k0=1", "--cold-copies", "0", "--json", "-"});
+  const Output o = run_command({"compare", kBooks, "--quiet", "--documents", "2", "--document-tokens", "3", "--batch",
+                                "2", "--policy", "prune:k0=1", "--cold-copies", "0", "--json", "-"});
   EXPECT_EQ(o.code, 0) << o.err;
   const std::string model(parse_json(o.out, "--json -").at("model").as_string());
   const std::string hash = model.substr(model.size() - 17, 16);
@@ -70,8 +43,8 @@ TEST(TuneCommand, WritesTheProfileOrRefusesToRecommend) {
   const std::string out = folder / "profile.json";
   // Documents of 40 tokens: three blocks a batch. Whether time follows experts is up to the machine, so both ends are
   // right; what each must say is not.
-  const Output o = run({"tune", kBooks, "--quiet", "--budget", "kl=5", "--out", out, "--documents", "8",
-                        "--document-tokens", "40", "--batch", "8", "--json", "-", "--together", "8"});
+  const Output o = run_command({"tune", kBooks, "--quiet", "--budget", "kl=5", "--out", out, "--documents", "8",
+                                "--document-tokens", "40", "--batch", "8", "--json", "-", "--together", "8"});
   const json::value report = parse_json(o.out, "--json -");
   const json::array& bands = report.at("results").as_array();
   ASSERT_EQ(bands.size(), 1u);
@@ -84,7 +57,8 @@ TEST(TuneCommand, WritesTheProfileOrRefusesToRecommend) {
     std::ifstream in(out);
     const std::string text{std::istreambuf_iterator<char>(in), {}};
     EXPECT_EQ(parse_json(text, out).at("policy"), report.at("policy"));
-    const Output used = run({"run", kBooks, "The sea", "--quiet", "--max-tokens", "2", "--policy", "auto:" + out});
+    const Output used =
+        run_command({"run", kBooks, "The sea", "--quiet", "--max-tokens", "2", "--policy", "auto:" + out});
     EXPECT_EQ(used.code, 0) << used.err;
   } else {
     refused({o.code, "", o.err}, 69, "nothing to recommend");
@@ -99,7 +73,7 @@ TEST(TuneCommand, AutoRunsWhatTheProfileSaysByTheNumberOfRows) {
     std::vector<std::string> words = {"run", kBooks, "--quiet", "--max-tokens", "4", "--ignore-eos", "--json", "-"};
     words.insert(words.end(), more.begin(), more.end());
     words.insert(words.end(), prompts.begin(), prompts.end());
-    const Output o = run(words);
+    const Output o = run_command(words);
     EXPECT_EQ(o.code, 0) << o.err;
     const json::value v = parse_json(o.out, "--json -");
     EXPECT_EQ(v.at("policy"), "bands:3=prune:k0=1");
@@ -113,34 +87,35 @@ TEST(TuneCommand, AutoRunsWhatTheProfileSaysByTheNumberOfRows) {
 TEST(TuneCommand, EveryCommandWithAModelReadsTheProfile) {
   const Folder folder;
   const std::string profile = profile_for_books(folder, "bands:2=prune:k0=1");
-  const Output eval = run({"eval", kBooks, "--quiet", "--documents", "2", "--document-tokens", "6", "--batch", "2",
-                           "--policy", "auto", "--profile", profile, "--json", "-"});
+  const Output eval = run_command({"eval", kBooks, "--quiet", "--documents", "2", "--document-tokens", "6", "--batch",
+                                   "2", "--policy", "auto", "--profile", profile, "--json", "-"});
   ASSERT_EQ(eval.code, 0) << eval.err;
   EXPECT_EQ(parse_json(eval.out, "").at("results").at(1).at("policy"), "bands:2=prune:k0=1");
-  const Output ab =
-      run({"ab", kBooks,          "--quiet", "--b",          "auto", "--profile",   profile, "--concurrency",
-           "2",  "--repeat",      "1",       "--new-tokens", "8",    "--documents", "2",     "--document-tokens",
-           "6",  "--cold-copies", "0",       "--json",       "-"});
+  const Output ab = run_command(
+      {"ab", kBooks,          "--quiet", "--b",          "auto", "--profile",   profile, "--concurrency",
+       "2",  "--repeat",      "1",       "--new-tokens", "8",    "--documents", "2",     "--document-tokens",
+       "6",  "--cold-copies", "0",       "--json",       "-"});
   ASSERT_EQ(ab.code, 0) << ab.err;
   EXPECT_EQ(parse_json(ab.out, "").at("results").at(1).at("policy"), "bands:2=prune:k0=1");
-  const Output bench =
-      run({"bench",    "decode", kBooks,    "--quiet", "--policy", "auto", "--profile",     profile, "--batch", "2",
-           "--repeat", "1",      "--steps", "2",       "--prompt", "4",    "--cold-copies", "0",     "--json",  "-"});
+  const Output bench = run_command(
+      {"bench",    "decode", kBooks,    "--quiet", "--policy", "auto", "--profile",     profile, "--batch", "2",
+       "--repeat", "1",      "--steps", "2",       "--prompt", "4",    "--cold-copies", "0",     "--json",  "-"});
   ASSERT_EQ(bench.code, 0) << bench.err;
   EXPECT_NE(bench.out.find("bands:2=prune:k0=1"), std::string::npos);
   // serve refuses the address only after it has read the profile of its model.
-  refused(run({"serve", kModels + "books-glm", "--policy", "auto", "--profile", profile}), 78, "was made for");
+  refused(run_command({"serve", kModels + "books-glm", "--policy", "auto", "--profile", profile}), 78, "was made for");
 }
 
 TEST(TuneCommand, AnotherModelAndAMissingProfileAreOneSentence) {
   const Folder folder;
   const std::string profile = profile_for_books(folder, "topk");
-  refused(run({"run", kModels + "books-glm", "x", "--quiet", "--policy", "auto", "--profile", profile}), 78,
+  refused(run_command({"run", kModels + "books-glm", "x", "--quiet", "--policy", "auto", "--profile", profile}), 78,
           "the profile was made for books-qwen3");
-  refused(run({"run", kBooks, "x", "--quiet", "--policy", "auto"}), 78, "needs a profile");
-  refused(run({"run", kBooks, "x", "--quiet", "--policy", "oea:k0=5", "--profile", profile}), 78, "no effect");
-  refused(run({"run", kBooks, "x", "--quiet", "--policy", "auto:" + (folder / "absent")}), 66, "absent");
-  refused(run({"tune", kBooks, "--quiet", "--budget", "quality", "--out", folder / "x"}), 64, "kl=NATS or ce=NATS");
+  refused(run_command({"run", kBooks, "x", "--quiet", "--policy", "auto"}), 78, "needs a profile");
+  refused(run_command({"run", kBooks, "x", "--quiet", "--policy", "oea:k0=5", "--profile", profile}), 78, "no effect");
+  refused(run_command({"run", kBooks, "x", "--quiet", "--policy", "auto:" + (folder / "absent")}), 66, "absent");
+  refused(run_command({"tune", kBooks, "--quiet", "--budget", "quality", "--out", folder / "x"}), 64,
+          "kl=NATS or ce=NATS");
 }
 
 }  // namespace

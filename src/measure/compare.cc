@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "measure/lines.h"
 #include "model/routing_tables.h"
 
 namespace carpool {
@@ -152,26 +153,21 @@ std::vector<CompareCell> read_cells(const std::string& path, const json::object&
   std::vector<CompareCell> cells;
   if (path.empty() || !file_exists(path)) return cells;
   const std::string text = read_text_file(path);
-  int number = 0;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    const std::string_view line = std::string_view(text).substr(at, end - at);
-    at = end + 1;
-    ++number;
-    if (line.empty()) continue;
-    const std::string where = fmt::format("{}: line {}", escape(path, 400), number);
+  for_each_line(text, [&](const Line& line) {
+    const std::string where = line.where(path);
     json::value value;
     try {
-      value = parse_json(line, where);
+      value = parse_json(line.text, where);
     } catch (const JsonError&) {
-      if (line.starts_with("{\"key\":") || std::string_view("{\"key\":").starts_with(line)) continue;  // a torn one
+      constexpr std::string_view kBegin = "{\"key\":";
+      if (line.text.starts_with(kBegin) || kBegin.starts_with(line.text)) return;  // a torn one
       throw;
     }
     const JsonObject o(value, where);
     const json::value& own = o.value("key");
     CompareCell cell = cell_of(value, where);
     if (own == json::value(key) && !find_cell(cells, cell.policy, cell.batch)) cells.push_back(std::move(cell));
-  }
+  });
   return cells;
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "measure/lines.h"
 
 namespace carpool {
 
@@ -42,17 +43,11 @@ DocumentFile::DocumentFile(const std::string& path) {
     return;
   }
   list_ = true;
-  int number = 0;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    const std::string_view line = std::string_view(text).substr(at, end - at);
-    at = end + 1;
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const std::string where = fmt::format("{}: line {}", escape(path, 400), number);
-    const json::value value = parse_json(line, where);
+  for_each_line(text, [&](const Line& line) {
+    const std::string where = line.where(path);
+    const json::value value = parse_json(line.text, where);
     documents_.push_back(JsonObject(value, where).string("text"));
-  }
+  });
 }
 
 Documents read_starts(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const TextOptions& options,

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "measure/lines.h"
 #include "measure/lockstep.h"
 #include "measure/perplexity.h"
 
@@ -215,20 +216,13 @@ std::string share_text(const Estimate& e, bool sign = false) {
 Task read_task(const std::vector<std::string>& paths, const Tokenizer& tokenizer, const ModelConfig& config) {
   Task task;
   for (const std::string& path : paths) {
-    const std::string text = read_text_file(path);
-    int number = 0;
-    for (size_t at = 0; at < text.size();) {
-      const size_t end = std::min(text.find('\n', at), text.size());
-      const std::string_view line = std::string_view(text).substr(at, end - at);
-      at = end + 1;
-      ++number;
-      if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-      const std::string where = fmt::format("{}: line {}", escape(path, 400), number);
+    for_each_line(read_text_file(path), [&](const Line& line) {
+      const std::string where = line.where(path);
       if (task.answers.size() == kMostQuestions)
         throw Error(ErrorKind::kUsage, fmt::format("{}: more than {} questions", where, kMostQuestions));
-      const json::value value = parse_json(line, where);
+      const json::value value = parse_json(line.text, where);
       add_question(JsonObject(value, where), tokenizer, config, task);
-    }
+    });
   }
   if (task.answers.empty()) throw Error(ErrorKind::kUsage, fmt::format("{}: no questions", escape(paths[0], 400)));
   return task;

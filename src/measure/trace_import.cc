@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "measure/lines.h"
 
 namespace carpool {
 namespace {
@@ -58,20 +59,6 @@ float number_of(const json::value& value, const std::string& where, std::optiona
   if (std::fabs(d) > static_cast<double>(std::numeric_limits<float>::max()))
     malformed(where, fmt::format("a number of {} is beyond float32", d));
   return static_cast<float>(d);
-}
-
-// Lines of a file, with their numbers from 1; the last may lack its newline.
-template <class Use>
-void for_each_line(const std::string& text, Use use) {
-  int number = 0;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    std::string_view line(text.data() + at, end - at);
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    ++number;
-    if (!line.empty()) use(line, number, end == text.size());
-    at = end + 1;
-  }
 }
 
 // The member "logits": sixteen hexadecimal digits.
@@ -170,13 +157,13 @@ void TraceBuilder::add_own(const std::string& path, const std::string& text) {
   const std::string where = escape(path, 400);
   std::map<std::string, size_t> places;  // sequences of this file; those of requests in one batch interleave
   bool header = false;
-  for_each_line(text, [&](std::string_view line, int number, bool last) {
-    const std::string here = fmt::format("{}: line {}", where, number);
+  for_each_line(text, [&](const Line& line) {
+    const std::string here = line.where(path);
     json::value value;
     try {
-      value = parse_json(line, here);
+      value = parse_json(line.text, here);
     } catch (const Error&) {
-      if (!last || !header) throw;
+      if (!line.last || !header) throw;
       trace_.notes.push_back(fmt::format("{}: the last line is cut short and was left out", where));
       return;
     }
@@ -297,12 +284,12 @@ void TraceBuilder::add_esft(const std::string& folder, const std::map<int, std::
   for (size_t l = 0; l < layers.size(); ++l) {
     const std::string& path = files.at(layers[l]);
     size_t index = at;
-    for_each_line(read_text_file(path, kMaxTraceFile), [&](std::string_view line, int number, bool) {
-      const std::string here = fmt::format("{}: line {}", escape(path, 400), number);
-      const std::vector<EsftChoice> choices = esft_line(line, here);
+    for_each_line(read_text_file(path, kMaxTraceFile), [&](const Line& line) {
+      const std::string here = line.where(path);
+      const std::vector<EsftChoice> choices = esft_line(line.text, here);
       const auto positions = static_cast<int>(choices.size() / kEsftExperts);
       if (l == 0) {
-        TraceSequence s{fmt::format("{} {}", task, number), positions, {}, {}, {}, {}, {}, {}};
+        TraceSequence s{fmt::format("{} {}", task, line.number), positions, {}, {}, {}, {}, {}, {}};
         s.ids.assign(static_cast<size_t>(positions) * slots, -1);
         s.weights.assign(s.ids.size(), 0);
         trace_.sequences.push_back(std::move(s));
@@ -329,9 +316,9 @@ void TraceBuilder::add_token_lines(const std::string& path, const std::string& t
   bool ascending = true;
   std::vector<int> layers;
   int K = -1;  // not known yet
-  for_each_line(text, [&](std::string_view line, int number, bool) {
-    const std::string here = fmt::format("{}: line {}", escape(path, 400), number);
-    const json::value value = parse_json(line, here);
+  for_each_line(text, [&](const Line& line) {
+    const std::string here = line.where(path);
+    const json::value value = parse_json(line.text, here);
     const json::array& rows = JsonObject(value, here).array("layers");
     if (layers.empty()) layers = counted(rows.size());
     if (rows.size() != layers.size())
