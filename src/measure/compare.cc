@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "measure/lines.h"
-#include "model/routing_tables.h"
 
 namespace carpool {
 namespace {
