@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "measure/lines.h"
+#include "model/routing_tables.h"
 
 namespace carpool {
 namespace {
