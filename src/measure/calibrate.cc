@@ -107,7 +107,7 @@ class Calibrator {
         for (int p = begin; p < std::min(begin + ExpertGatherer::kRows, tokens); ++p) {
           rows.push(document[static_cast<size_t>(p)], p, blocks.data(), {Phase::kPrefill, false, 0}, false);
         }
-        model_.forward(rows, kv, *plain, {});
+        model_.forward(rows, kv, *plain, {.observer = &gatherer});
         show("running every expert", (state_.documents + static_cast<double>(begin) / tokens) / n);
       }
       ++state_.documents;

@@ -41,8 +41,8 @@ struct Outputs {
 Outputs outputs_of(Model& model, int layer, const Documents& documents) {
   const ModelConfig& c = model.config();
   Outputs out;
-  model.visit_layers([&](const LayerVisit& v) {
-    if (v.layer != layer) return;
+  golden::Watcher watcher([&](const RoutedLayer& v) {
+    if (v.in.layer != layer) return;
     const auto first = out.of.size(), E = static_cast<size_t>(c.n_experts);
     out.of.resize(first + static_cast<size_t>(v.normed.rows), std::vector<std::vector<float>>(E));
     out.weight.resize(out.of.size(), std::vector<double>(E, 0));
@@ -64,9 +64,8 @@ Outputs outputs_of(Model& model, int layer, const Documents& documents) {
   for (const auto& d : documents) {
     KvCache kv(c, 64);
     golden::Place place(kv, 64);
-    golden::prefill(model, kv, place, d, 64);
+    golden::prefill(model, kv, place, d, 64, {.observer = &watcher});
   }
-  model.visit_layers({});
   return out;
 }
 

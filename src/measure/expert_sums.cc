@@ -96,30 +96,26 @@ LayerTables tables_of_sums(ExpertSums& sums, int resident, const std::string& wh
 ExpertGatherer::ExpertGatherer(Model& model, std::vector<ExpertSums>& sums) : model_(model), sums_(sums) {
   const ModelConfig& c = model.config();
   CARPOOL_CHECK(std::ssize(sums) == c.moe_layers());
-  for (size_t l = 0, m = 0; l < c.moe_layer.size(); ++l) place_.push_back(c.moe_layer[l] ? static_cast<int>(m++) : -1);
   const auto E = static_cast<size_t>(c.n_experts);
   const size_t floats = E * kRows * static_cast<size_t>(c.width);
   require_memory(floats * sizeof(float) + E * E * sizeof(double), "the outputs of all experts");
   outputs_.resize(floats);
   products_.resize(E * E);
-  model_.visit_layers([this](const LayerVisit& v) { visit(v); });
 }
 
-ExpertGatherer::~ExpertGatherer() { model_.visit_layers({}); }
-
-void ExpertGatherer::visit(const LayerVisit& v) {
+void ExpertGatherer::routed(const RoutedLayer& v) {
   const int D = model_.config().width, E = v.in.n_experts, rows = v.normed.rows;
   CARPOOL_CHECK(rows <= kRows);
   for (int e = 0; e < E; ++e) {
-    model_.expert_output(v.layer, e, v.normed, {outputs_.data() + int64_t{e} * kRows * D, rows, D, D});
+    model_.expert_output(v.in.layer, e, v.normed, {outputs_.data() + int64_t{e} * kRows * D, rows, D, D});
   }
-  ExpertSums& sums = sums_[static_cast<size_t>(place_[static_cast<size_t>(v.layer)])];
+  ExpertSums& sums = sums_[static_cast<size_t>(v.m)];
   for (int t = 0; t < rows; ++t) {
     if (v.in.tokens[static_cast<size_t>(t)].phase != Phase::kPad) add_row(v, t, sums);
   }
 }
 
-void ExpertGatherer::add_row(const LayerVisit& v, int t, ExpertSums& sums) {
+void ExpertGatherer::add_row(const RoutedLayer& v, int t, ExpertSums& sums) {
   const int D = model_.config().width, E = v.in.n_experts;
   const auto n = static_cast<size_t>(E);
   const auto output = [&](int e) { return outputs_.data() + (int64_t{e} * kRows + t) * D; };

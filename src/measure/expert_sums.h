@@ -56,24 +56,20 @@ class ExpertSums {
 //   fold_loss    that sum without the ridge, as a share of sum of w_s^2 |E_s|^2 (ExFold, arXiv 2608.24938)
 LayerTables tables_of_sums(ExpertSums& sums, int resident, const std::string& where);
 
-// Adds every MoE layer's visits to that layer's sums, from construction to destruction.
-class ExpertGatherer {
+// Adds what it sees of every MoE layer to that layer's sums.
+class ExpertGatherer final : public StepObserver {
  public:
   static constexpr int kRows = 16;  // of a step, at most: the outputs of all experts for them are held at once
 
   // `sums`, one for each MoE layer in order, and `model` outlive this object. Error{kNoMemory}.
   ExpertGatherer(Model& model, std::vector<ExpertSums>& sums);
-  ~ExpertGatherer();
-  ExpertGatherer(const ExpertGatherer&) = delete;
-  ExpertGatherer& operator=(const ExpertGatherer&) = delete;
+  void routed(const RoutedLayer& layer) override;
 
  private:
-  void visit(const LayerVisit& visit);
-  void add_row(const LayerVisit& visit, int t, ExpertSums& sums);
+  void add_row(const RoutedLayer& layer, int t, ExpertSums& sums);
 
   Model& model_;
   std::vector<ExpertSums>& sums_;
-  std::vector<int> place_;        // [L] index into sums_
   std::vector<float> outputs_;    // [E, kRows, D]
   std::vector<double> products_;  // [E, E] E_s . E_t of one token
 };

@@ -49,15 +49,15 @@ class Forced final : public Policy, public StepObserver {
     }
   }
 
-  void routed(int m, const RouterInput&, const Selection& chosen, std::span<float> weights) override {
+  void routed(const RoutedLayer& layer) override {
+    const Selection& chosen = layer.chosen;
     for (int t = 0; t < chosen.rows(); ++t) {
       const size_t at = static_cast<size_t>(position_ + t) * trace_.slots() +
-                        static_cast<size_t>(m) * static_cast<size_t>(trace_.top_k);
+                        static_cast<size_t>(layer.m) * static_cast<size_t>(trace_.top_k);
       for (int i = chosen.begin(t); i < chosen.end(t); ++i)
-        weights[static_cast<size_t>(i)] = sequence_->weights[at + static_cast<size_t>(i - chosen.begin(t))];
+        layer.weights[static_cast<size_t>(i)] = sequence_->weights[at + static_cast<size_t>(i - chosen.begin(t))];
     }
   }
-  void row(int, uint64_t, int, int, std::span<const float>) override {}
 
   const PolicyProperties& properties() const override { return properties_; }
   std::string spec() const override { return "forced"; }
@@ -151,20 +151,21 @@ void TraceRecorder::write(const std::string& text) {
   }
 }
 
-void TraceRecorder::routed(int m, const RouterInput& in, const Selection& chosen, std::span<float> weights) {
-  if (m == 0 && !pending_.empty()) {
+void TraceRecorder::routed(const RoutedLayer& now) {
+  const Selection& chosen = now.chosen;
+  if (now.m == 0 && !pending_.empty()) {
     write(pending_);
     pending_.clear();
   }
-  Layer& layer = layers_.at(static_cast<size_t>(m));
+  Layer& layer = layers_.at(static_cast<size_t>(now.m));
   layer.offsets.clear();
   for (int t = 0; t < chosen.rows(); ++t) layer.offsets.push_back(chosen.begin(t));
   layer.offsets.push_back(chosen.size());
   layer.experts.assign(chosen.experts().begin(), chosen.experts().end());
-  layer.weights.assign(weights.begin(), weights.end());
+  layer.weights.assign(now.weights.begin(), now.weights.end());
   if (!scores_) return;
-  layer.rank.assign(in.rank_scores.begin(), in.rank_scores.end());
-  layer.mix.assign(in.weight_scores.begin(), in.weight_scores.end());
+  layer.rank.assign(now.in.rank_scores.begin(), now.in.rank_scores.end());
+  layer.mix.assign(now.in.weight_scores.begin(), now.in.weight_scores.end());
 }
 
 void TraceRecorder::row(int row, uint64_t sequence, int position, int token, std::span<const float> logits) {

@@ -36,7 +36,7 @@ class TraceRecorder final : public StepObserver {
                 bool scores);
   ~TraceRecorder() override;
 
-  void routed(int m, const RouterInput& in, const Selection& chosen, std::span<float> weights) override;
+  void routed(const RoutedLayer& layer) override;
   void row(int row, uint64_t sequence, int position, int token, std::span<const float> logits) override;
 
   // Ends the file; throws what went wrong since the start, if anything did: steps themselves are never disturbed.

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -131,9 +132,20 @@ inline int argmax(const std::vector<float>& v) {
   return static_cast<int>(std::max_element(v.begin(), v.end()) - v.begin());
 }
 
+// Calls a function for every MoE layer of a step.
+class Watcher final : public StepObserver {
+ public:
+  explicit Watcher(std::function<void(const RoutedLayer&)> use) : use_(std::move(use)) {}
+  void routed(const RoutedLayer& layer) override { use_(layer); }
+
+ private:
+  std::function<void(const RoutedLayer&)> use_;
+};
+
 // Feeds `tokens` in chunks as prefill; returns the logits of every position.
 inline std::vector<std::vector<float>> prefill(Model& model, KvCache& kv, const Place& place,
-                                               const std::vector<int>& tokens, int chunk) {
+                                               const std::vector<int>& tokens, int chunk,
+                                               const StepRecord& record = {}) {
   const auto topk = make_policy("topk");
   std::vector<std::vector<float>> out;
   Rows rows;
@@ -142,7 +154,7 @@ inline std::vector<std::vector<float>> prefill(Model& model, KvCache& kv, const 
     for (int p = start; p < std::min(start + chunk, static_cast<int>(tokens.size())); ++p) {
       rows.push(tokens[static_cast<size_t>(p)], p, place.blocks.data(), {Phase::kPrefill, false, 0}, true);
     }
-    const Matrix logits = model.forward(rows, kv, *topk, {});
+    const Matrix logits = model.forward(rows, kv, *topk, record);
     for (int r = 0; r < logits.rows; ++r) out.push_back(row_of(logits, r));
   }
   return out;

@@ -34,16 +34,24 @@ struct LayerExperts {
   int64_t loaded = 0, plain = 0;
 };
 
-// Sees how a step was routed, and which rows it had; for traces. Called on the thread of the step. Must not throw.
+// A MoE layer on its way: routed, its experts not yet run. Valid during the call.
+struct RoutedLayer {
+  int m;                     // which MoE layer, from 0; in.layer is the model's number
+  const RouterInput& in;     // what was scored
+  const Selection& chosen;   // what the policy chose
+  std::span<float> weights;  // of chosen's slots, finished; who replays a trace replaces them
+  Matrix normed;             // [T, D] what the experts are given
+};
+
+// Sees a step: its MoE layers on the way, and its rows. Called on the thread of the step. Must not throw.
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
-  // The m-th MoE layer, between routing and experts: what was scored, what was chosen, and the weight of every slot of
-  // `chosen`, which an observer that replays a trace replaces.
-  virtual void routed(int m, const RouterInput& in, const Selection& chosen, std::span<float> weights) = 0;
-  // After the step, by whoever made it, for each non-pad row in order: the sequence it belongs to, by number, its
-  // position and token, and its logits where they were wanted, else none.
-  virtual void row(int row, uint64_t sequence, int position, int token, std::span<const float> logits) = 0;
+  virtual void routed(const RoutedLayer& layer) = 0;
+  // After the step, by whoever made it and tells rows at all, for each non-pad row in order: the sequence it belongs
+  // to, by number, its position and token, and its logits where they were wanted, else none.
+  virtual void row(int /*row*/, uint64_t /*sequence*/, int /*position*/, int /*token*/,
+                   std::span<const float> /*logits*/) {}
 };
 
 // What a step may record beside its logits; null members are not recorded.

@@ -34,15 +34,6 @@ struct LoadOptions {
   std::function<void(double share)> progress;  // 0..1
 };
 
-// A MoE layer on its way: what was chosen, before the experts run. Valid during the visit.
-struct LayerVisit {
-  int layer;  // the model's number
-  const RouterInput& in;
-  const Selection& chosen;
-  std::span<const float> weights;  // of chosen's slots, finished
-  Matrix normed;                   // [T, D] what the experts are given
-};
-
 class Model final : public LanguageModel {
  public:
   // Loads a Hugging Face directory or a GGUF file, or makes a dummy model (dummy.h). Errors as in config.h,
@@ -66,10 +57,8 @@ class Model final : public LanguageModel {
 
   Matrix forward(const Rows& rows, KvCache& kv, const Policy& policy, const StepRecord& record) override;
 
-  // From now on forward() shows every MoE layer to `visit`, which must not throw; an empty function stops that.
-  void visit_layers(std::function<void(const LayerVisit&)> visit) { visit_ = std::move(visit); }
   // out [T, D] = what one expert of a MoE layer makes of every row of x [T, D], unweighted. For work outside of a step,
-  // or from within a visit.
+  // or for an observer within one.
   void expert_output(int layer, int expert, Matrix x, Matrix out);
 
  private:
@@ -100,7 +89,6 @@ class Model final : public LanguageModel {
   std::vector<float> rope_cos_, rope_sin_;  // [context, rope.dims / 2]
 
   StepTimes* times_ = nullptr;
-  std::function<void(const LayerVisit&)> visit_;
   double lap_started_ = 0;
   int rows_ = 0;      // T of this step
   int64_t step_ = 0;  // counts forward calls, for the rotation of cold copies

@@ -25,9 +25,8 @@ void Model::moe_block(int l, int m, const Rows& rows, const Policy& policy, cons
   policy.select(in, scratch_, chosen_);        // the batch decides
   const std::span<float> weights(weights_of_slots_.data(), static_cast<size_t>(chosen_.size()));
   finish_weights(layer.scoring, E, mix, chosen_, weights);  // the model's rule: renormalise, scale
-  if (record.observer) record.observer->routed(m, in, chosen_, weights);
+  if (record.observer) record.observer->routed({m, in, chosen_, weights, normed});
   lap(&StepTimes::routing);
-  if (visit_) visit_({l, in, chosen_, weights, normed});
   const auto& set =
       weights_.cold.empty() ? layer.experts : weights_.cold[step_ % weights_.cold.size()][static_cast<size_t>(l)];
   ops_->experts(normed, expert_weights(set), chosen_, weights, out);  // the memory-bound part

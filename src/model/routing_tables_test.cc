@@ -176,16 +176,16 @@ TEST(RouterHash, NamesTheRoutersWhateverTheThreads) {
   EXPECT_EQ(router_hash(golden::load("float32_untied")).size(), 16u);
 }
 
-TEST(LayerVisits, ShowEveryMoeLayerAndItsExpertsMakeUpTheStep) {
+TEST(StepObserver, SeesEveryMoeLayerAndItsExpertsMakeUpTheStep) {
   Model model = golden::load("float32_untied");
   const ModelConfig& c = model.config();
   std::vector<int> seen;
   double worst = 0;
-  model.visit_layers([&](const LayerVisit& v) {
-    seen.push_back(v.layer);
+  golden::Watcher watcher([&](const RoutedLayer& v) {
+    seen.push_back(v.in.layer);
     std::vector<float> whole(static_cast<size_t>(v.normed.rows * c.width)), one(whole.size());
     for (int e = 0; e < c.n_experts; ++e) {
-      model.expert_output(v.layer, e, v.normed, {one.data(), v.normed.rows, c.width, c.width});
+      model.expert_output(v.in.layer, e, v.normed, {one.data(), v.normed.rows, c.width, c.width});
       for (int t = 0; t < v.normed.rows; ++t) {
         for (int i = v.chosen.begin(t); i < v.chosen.end(t); ++i) {
           if (v.chosen.experts()[static_cast<size_t>(i)] != e) continue;
@@ -199,7 +199,7 @@ TEST(LayerVisits, ShowEveryMoeLayerAndItsExpertsMakeUpTheStep) {
     ASSERT_GT(v.chosen.size(), 0);
     // The step's own output, once more: the same sums in the same order.
     std::vector<float> again(whole.size());
-    const auto& set = model.weights().layers[static_cast<size_t>(v.layer)].experts;
+    const auto& set = model.weights().layers[static_cast<size_t>(v.in.layer)].experts;
     model.ops().experts(v.normed,
                         {set.gate_up, set.down, set.gate_up_bias, set.down_bias, c.activation, c.activation_limit},
                         v.chosen, v.weights, {again.data(), v.normed.rows, c.width, c.width});
@@ -208,8 +208,7 @@ TEST(LayerVisits, ShowEveryMoeLayerAndItsExpertsMakeUpTheStep) {
   });
   KvCache kv(c, 64);
   golden::Place place(kv, 64);
-  golden::prefill(model, kv, place, {1, 2, 3, 4, 5}, 5);
-  model.visit_layers({});
+  golden::prefill(model, kv, place, {1, 2, 3, 4, 5}, 5, {.observer = &watcher});
   EXPECT_EQ(std::ssize(seen), c.moe_layers());
   EXPECT_LT(worst, 1e-6);
   golden::prefill(model, kv, place, {1}, 1);
