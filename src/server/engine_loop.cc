@@ -190,9 +190,9 @@ bool EngineLoop::Impl::turn() {
   }
   expire();
   const bool worked = engine->step();
+  if (worked && observer.step) observer.step(*engine, engine->last_step());  // who has its answer finds it counted
   if (worked) deliver(engine->last_step());
   publish();
-  if (worked && observer.step) observer.step(*engine, engine->last_step());
   idle = !worked;
   return true;
 }
@@ -269,9 +269,12 @@ void EngineLoop::Impl::on_event(const Event& event, double now) {
   }
   Event ours = event;
   ours.id = o.id;
+  const bool ends = event.finish != FinishReason::kNone;
+  if (ends && observer.finished) {
+    observer.finished(event.finish, event.stats ? *event.stats : RequestStats{}, times_of(o, now));
+  }
   o.sink->on_event(ours);
-  if (event.finish == FinishReason::kNone) return;
-  if (observer.finished) observer.finished(event.finish, event.stats ? *event.stats : RequestStats{}, times_of(o, now));
+  if (!ends) return;
   leave_queue(o, now);
   ++ended_now;
   engine_id_of.erase(o.id);
