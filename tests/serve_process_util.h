@@ -50,6 +50,7 @@ class ServeProcess {
       ::waitpid(pid_, nullptr, 0);
     }
     reader_.join();
+    if (testing::Test::HasFailure()) ADD_FAILURE() << "the server said:\n" << err();
   }
 
   int port() const { return port_; }

@@ -146,7 +146,7 @@ class Server {
         log_(plan_.log_level, plan_.log_format),
         service_(plan_.service, log_),
         http_(
-            std::in_place, plan_.http, [this](Exchange& exchange) { return answer(exchange, service_); },
+            plan_.http, [this](Exchange& exchange) { return answer(exchange, service_); },
             HttpObserver{[this](int delta) { service_.metrics().connections(delta); },
                          [this](int status, const char* code) {
                            service_.metrics().http("other", status);
@@ -179,12 +179,12 @@ class Server {
   std::unique_ptr<TraceRecorder> recorder_;  // outlives the engine, too
   std::optional<Parts> parts_;               // outlives the engine in service_
   Service service_;
-  std::optional<HttpServer> http_;  // the first to go: its handlers use all of the above
+  HttpServer http_;  // its handlers use all of the above
 };
 
 void Server::run() {
   for (const std::string& warning : plan_.warnings) log_.warn(warning);
-  log_.info(fmt::format("listening on {}, loading {}", url_of(plan_.http, http_->port()), escape(plan_.model, 400)));
+  log_.info(fmt::format("listening on {}, loading {}", url_of(plan_.http, http_.port()), escape(plan_.model, 400)));
   service_.on_death([this] {
     asio::post(control_, [this] {
       died_ = true;
@@ -193,13 +193,13 @@ void Server::run() {
     });
   });
   service_.loading({"opening", 0, -1});
-  http_->start();
+  http_.start();
   wait_for_signal();
   std::thread loader([this] { load(); });
   const auto work = asio::make_work_guard(control_);
   control_.run();
   loader.join();
-  http_.reset();
+  http_.stop();
   service_.stop();
   if (load_error_) std::rethrow_exception(load_error_);
   if (died_) throw Error(ErrorKind::kInternal, "the engine has stopped after an internal error");
@@ -258,7 +258,7 @@ std::unique_ptr<Served> Server::serve_parts() {
 
 void Server::announce(const RequestLimits& limits, const EngineLoop& loop) {
   const LoopState state = loop.state();
-  log_.info(fmt::format("ready: {} serves {}", url_of(plan_.http, http_->port()),
+  log_.info(fmt::format("ready: {} serves {}", url_of(plan_.http, http_.port()),
                         escape(plan_.service.served_model_name, 200)),
             {{"policy", state.policy},
              {"routing_scope", name(plan_.service.scope)},
@@ -289,7 +289,7 @@ void Server::on_signal(int signal) {
     ::_exit(0);  // a load cannot be interrupted, and nobody has been promised anything yet
   }
   service_.drain();
-  http_->stop_accepting();
+  http_.stop_accepting();
   give_up_ = std::chrono::steady_clock::now() + kLastWords +
              std::chrono::milliseconds(static_cast<int64_t>(plan_.service.drain_s * 1e3));
   wait_for_signal();
@@ -298,7 +298,7 @@ void Server::on_signal(int signal) {
 
 // Ends when every request has ended and its answer is out, or when somebody does not take his.
 void Server::look_drained() {
-  const bool ended = service_.served_if_loaded()->loop->drained() && http_->connections() == 0;
+  const bool ended = service_.served_if_loaded()->loop->drained() && http_.connections() == 0;
   if (ended || std::chrono::steady_clock::now() > give_up_) return finish();
   timer_.expires_after(kDrainLook);
   timer_.async_wait([this](boost::system::error_code error) {

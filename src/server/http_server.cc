@@ -224,7 +224,10 @@ HttpServer::HttpServer(const HttpOptions& options, Handler handler, HttpObserver
   impl_->bind();
 }
 
-HttpServer::~HttpServer() {
+HttpServer::~HttpServer() { stop(); }
+
+void HttpServer::stop() {
+  if (impl_->context.stopped()) return;
   stop_accepting();
   impl_->shared.aborting = true;
   {

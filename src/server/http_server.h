@@ -38,15 +38,17 @@ class HttpServer {
   // Binds; clients that connect wait for start(). Error{kUnavailable} when the port is busy, kUsage for a host that is
   // no address ("localhost" is 127.0.0.1).
   HttpServer(const HttpOptions& options, Handler handler, HttpObserver observer = {});
-  // Closes everything at once and joins. Handlers see their client gone, and whatever they wait for is cancelled. Not
-  // on an I/O thread.
-  ~HttpServer();
+  ~HttpServer();  // stop()
 
   int port() const;
   int connections() const;
   void start();  // once
   // Stops accepting and closes idle connections; busy ones close after their response.
   void stop_accepting();
+  // Closes everything at once and joins. Handlers see their client gone, and whatever they wait for is cancelled. The
+  // executors live on until the destructor: threads on which handlers had work done (Service::offload) are to be joined
+  // between the two, because what they finish comes back to an executor. Not on an I/O thread.
+  void stop();
   asio::any_io_executor executor();
 
  private:

@@ -13,6 +13,8 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <future>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -328,6 +330,29 @@ TEST(HttpServerLife, EndsWithClientsInEveryState) {
     }
     EXPECT_TRUE(fresh.closed_by_server());
   }
+}
+
+// A thread that did work for a handler lets go of the handler's executor a moment after the handler went on, when the
+// server may have stopped already.
+TEST(HttpServerLife, ExecutorsOutliveStop) {
+  std::optional<HttpServer> server(std::in_place, on_any_port(), answer);
+  server->start();
+  EXPECT_EQ(RawClient(server->port()).ask(request_text("GET", "/", "")).status, 200);
+  auto kept = std::make_shared<int>(1);
+  std::promise<void> stopped;
+  std::thread late([executor = server->executor(), kept, done = stopped.get_future()]() mutable {
+    done.wait();
+    asio::post(executor, [kept = std::move(kept)] { ++*kept; });
+  });
+  server->stop();
+  server->stop();  // again is nothing
+  EXPECT_EQ(server->connections(), 0);
+  stopped.set_value();
+  late.join();
+  EXPECT_EQ(kept.use_count(), 2) << "what comes late waits in the executor";
+  server.reset();
+  EXPECT_EQ(kept.use_count(), 1) << "and ends with it, without having run";
+  EXPECT_EQ(*kept, 1);
 }
 
 TEST(HttpServerLife, EndsWithoutHavingStarted) {

@@ -54,7 +54,10 @@ class LiveServer {
     service_.ready(std::move(served));
     http_.start();
   }
-  ~LiveServer() { service_.stop(); }
+  ~LiveServer() {
+    http_.stop();
+    service_.stop();
+  }
 
   int port() const { return http_.port(); }
   Service& service() { return service_; }

@@ -94,8 +94,8 @@ class Service {
   LoadProgress load_progress() const;
   void ready(std::unique_ptr<Served> served);  // connects metrics and log with the loop and starts it
   void drain();                                // SIGTERM: refuse new work, let open streams end until the deadline
-  // Ends the engine and the worker threads; every open request is told. To be called while the executors of its
-  // handlers still exist, that is, before the HttpServer is destroyed.
+  // Ends the engine and the worker threads; every open request is told. Between HttpServer::stop(), after which no
+  // handler asks for more, and the end of the HttpServer, whose executors the workers come back to.
   void stop();
   void died(const std::string& why);
   void on_death(std::function<void()> callback);  // after died(), on the engine thread; before ready()
