@@ -2,8 +2,8 @@
 """Checks the house rules that a machine can check.
 
 Sizes (functions at most 100 lines, files at most 800), ASCII, words that must not be in the repository, pipes that fail
-by chance, types of one name in one namespace (which a linker merges without a word), that every test which
-docs/reliability.md names exists, and, given the binary, that every long option of every command appears in a test. Prints every violation as file:line and exits 1.
+by chance, types of one name in one namespace (which a linker merges without a word), clocks that jump, that every test
+which docs/reliability.md names exists, and, given the binary, that every long option of every command appears in a test. Prints every violation as file:line and exits 1.
 Does not judge names, comments or layers (check_layers.py).
 
     tools/check_repository.py [BINARY]      check this repository
@@ -28,6 +28,18 @@ WORDS = re.compile("|".join([r"\bTO" r"DO\b", r"\bFIX" r"ME\b", r"\bXX" r"X\b", 
 LEAVES_EARLY = re.compile(r"(?<!\|)\|\s*(?:grep\s(?:[^|;]*\s)?(?:-[a-zA-Z]*[qm]|--quiet|--max-count)|head\b)")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 COMMON_FLAGS = {"--help", "--version"}
+# Clocks that an administrator or NTP may set while a program runs, so that no duration and no deadline may be of them.
+WALL_CLOCK = re.compile(r"\b(?:system_clock|file_clock|utc_clock|high_resolution_clock|system_timer|deadline_timer|CLOCK_REALTIME\w*"
+                        r"|CLOCK_TAI|gettimeofday|timespec_get)\b|(?<![\w.>])time\s*\(\s*(?:nullptr|NULL|0|&\s*\w+)\s*\)")
+# Where a time of day is what is wanted, once per file.
+TIMES_OF_DAY = {
+    "src/cli/run.cc": "the date that a chat template may show",
+    "src/server/chat.cc": "the same",
+    "src/server/generation.cc": "`created` of an answer",
+    "src/server/http_session.cc": "the Date header",
+    "src/server/log.cc": "the time of a line",
+    "src/server/service.cc": "`created` of the model",
+}
 
 
 def hand_written(root):
@@ -121,6 +133,23 @@ def check_named_tests(root):
     return [f"{page}:{number}: no test is named {name}"
             for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
             for name in re.findall(r"`([A-Z]\w*\.[A-Z]\w*)`", line) if name not in defined]
+
+
+def check_clocks(root):
+    """Uses of the wall clock in src and include beyond TIMES_OF_DAY, and entries of that list that nothing uses."""
+    found = []
+    for path in hand_written(root):
+        name = str(path.relative_to(root))
+        if path.suffix not in (".h", ".cc", ".def") or not name.startswith(("src/", "include/")):
+            continue
+        source = without_text(path.read_text(encoding="utf-8"))
+        lines = [number for number, line in enumerate(source.splitlines(), 1) for _ in WALL_CLOCK.finditer(line)]
+        allowed = 1 if name in TIMES_OF_DAY else 0
+        found += [f"{path}:{number}: a clock that jumps; durations and deadlines are of base/time.h or steady_clock"
+                  for number in lines[allowed:]]
+        if len(lines) < allowed:
+            found.append(f"{path}:1: no clock is read here for {TIMES_OF_DAY[name]}, as TIMES_OF_DAY says")
+    return found
 
 
 def python_functions(source):
@@ -244,6 +273,16 @@ def self_test():
             (Path(folder) / name).write_text(content, encoding="utf-8")
         found = check_named_tests(Path(folder))
     assert [f.split("reliability.md:")[1] for f in found] == ["3: no test is named A.Gone", "3: no test is named A.H"], found
+    once, twice = "// system_clock\nauto t = std::time(nullptr);\n", "auto t = std::time( NULL );\nauto u = system_clock::now();\n"
+    for name, content, expected in (("src/server/log.cc", once, []), ("src/server/log.cc", twice, ["2"]), ("src/server/log.cc", "", ["1"]),
+                                    ("src/a.cc", once, ["2"]), ("src/a.h", twice, ["1", "2"]), ("tests/a.cc", twice, []),
+                                    ("src/a.cc", 'f("time(0)"); x.time(0); run_time(0); now_seconds(); steady_clock::now();\n', []),
+                                    ("src/a.cc", "clock_gettime(CLOCK_REALTIME, &t);\nasio::system_timer t(io);\n", ["1", "2"])):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / name).parent.mkdir(parents=True)
+            (Path(folder) / name).write_text(content, encoding="utf-8")
+            found = check_clocks(Path(folder))
+        assert [f.split(":")[1] for f in found] == expected, (name, content, found)
     text = "Usage: x\n\nSubcommands:\n  run                 generate\n  ab                  compare\n"
     assert commands_of(text) == ["run", "ab"], commands_of(text)
     print(f"check_repository: self-test OK ({len(cases)} trees)")
@@ -253,7 +292,7 @@ def main():
     if sys.argv[1:] == ["--self-test"]:
         return self_test()
     root = Path(__file__).resolve().parent.parent
-    found = check_files(root) + check_types(root) + check_named_tests(root)
+    found = check_files(root) + check_types(root) + check_clocks(root) + check_named_tests(root)
     if len(sys.argv) > 1:
         found += check_flags(root, sys.argv[1])
     if found:
