@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/time.h"
-#include "engine/sampler.h"
+#include "engine/engine.h"
 #include "model/kv_cache.h"
 #include "model/routing_tables.h"
 #include "routing/policy.h"
@@ -22,6 +22,8 @@ void check_range(const char* what, int64_t value, int64_t low, int64_t high) {
   if (value < low || value > high) refuse(fmt::format("{} must be {} to {}, got {}", what, low, high, value));
 }
 
+constexpr int kEngineSteps = 4;
+
 struct RowState {
   std::unique_ptr<Policy> policy;
   int batch = 0;
@@ -29,7 +31,7 @@ struct RowState {
   RowTimes times;
   RoutingCounters routing;
   StepTimes phases;
-  double sampling_s = 0;
+  double engine_s = 0;
   int64_t steps = 0;
   std::vector<double> read_gbps;  // by repeat
 };
@@ -64,16 +66,6 @@ class Sequences {
     return seconds;
   }
 
-  // Seconds that a greedy token of every row of the last step takes.
-  double sample() {
-    const double start = now_seconds();
-    for (int i = 0; i < logits_.rows; ++i) {
-      const std::span<const float> row(logits_.row(i), static_cast<size_t>(logits_.cols));
-      CARPOOL_CHECK(sampler_.pick(row, greedy_, 0) < logits_.cols);
-    }
-    return now_seconds() - start;
-  }
-
   // Decode step `t`: one fresh token of every sequence.
   double decode(int t, const Policy& policy, RoutingCounters& routing) {
     for (size_t b = 0; b < blocks_.size(); ++b) {
@@ -85,7 +77,7 @@ class Sequences {
  private:
   double forward(const Policy& policy, RoutingCounters& routing) {
     const double start = now_seconds();
-    logits_ = model_.forward(rows_, kv_, policy, {.routing = &routing});
+    model_.forward(rows_, kv_, policy, {.routing = &routing});
     const double seconds = now_seconds() - start;
     rows_.clear();
     return seconds;
@@ -97,9 +89,6 @@ class Sequences {
   std::vector<std::vector<int>> blocks_;
   std::vector<TokenStream> streams_;
   Rows rows_;
-  Matrix logits_{};
-  Sampler sampler_;
-  const SamplingParams greedy_{};
 };
 
 void run_row(Model& model, KvCache& kv, const DecodeOptions& options, int repeat, RowState& row) {
@@ -111,12 +100,40 @@ void run_row(Model& model, KvCache& kv, const DecodeOptions& options, int repeat
     const double seconds = sequences.decode(t, *row.policy, row.routing);
     row.times.add_step(seconds);
     total += seconds;
-    row.sampling_s += sequences.sample();
     ++row.steps;
   }
   model.time_steps(nullptr);
   row.decode_s.push_back(total);
   row.times.end_repeat();
+}
+
+// Mean seconds per decode step of what an engine does around the forward pass of such a batch: scheduling, accounts,
+// a greedy token of every row, events. 0 where the context has no room for it.
+double time_engine(Model& model, const DecodeOptions& options, const std::string& policy, int batch) {
+  // A prompt of one token, and two tokens that are not timed: the prompt's, and one to come, so that nobody ends.
+  const int steps = std::min({options.steps, kEngineSteps, model.config().context - 3});
+  if (steps < 1) return 0;
+  EngineOptions engine_options;
+  engine_options.max_batch = batch;
+  engine_options.chunk = batch;
+  engine_options.kv_tokens = batch * KvCache::blocks_for(steps + 3) * KvCache::kBlockTokens;
+  Engine engine(model, nullptr, make_policy(policy, model), engine_options);
+  for (int b = 0; b < batch; ++b) {
+    Request request;
+    request.prompt = {TokenStream(options.seed, options.repeats, b, model.config().vocab).next()};
+    request.max_tokens = steps + 2;
+    request.ignore_eos = true;
+    engine.submit(std::move(request));
+  }
+  engine.step();
+  double outside = 0;
+  for (int t = 0; t < steps; ++t) {
+    const double start = now_seconds();
+    engine.step();
+    outside += now_seconds() - start - engine.last_step().seconds;
+    CARPOOL_CHECK(engine.last_step().decode_rows == batch);
+  }
+  return outside / steps;
 }
 
 // Mean over a row's steps of the positions that all its sequences attended to.
@@ -157,7 +174,7 @@ DecodeRow finish_row(const Model& model, const DecodeOptions& options, const Row
   row.read_gbps = median_with_extremes(state.read_gbps);
   row.floor_share = paired_floor_share(row.bytes(), state.read_gbps, state.times.repeat_ms());
   row.times = per_step(state.phases, static_cast<double>(state.steps));
-  row.sampling_s = state.sampling_s / static_cast<double>(state.steps);
+  row.engine_s = state.engine_s;
   return row;
 }
 
@@ -222,6 +239,9 @@ std::vector<DecodeRow> run_decode(Model& model, const DecodeOptions& options) {
       states[s].read_gbps.push_back(probe.pass(model.ops()));
       run_row(model, kv, options, r, states[s]);
     }
+  }
+  for (size_t s = 0; s < states.size(); ++s) {
+    states[s].engine_s = time_engine(model, options, options.policies[s % options.policies.size()], states[s].batch);
   }
   std::vector<DecodeRow> rows;
   for (size_t s = 0; s < states.size(); ++s) {

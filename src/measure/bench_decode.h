@@ -2,9 +2,9 @@
 //
 // Owns the timing loop of `carpool bench decode`: every sequence gets its own stream of random tokens, drawn uniformly
 // at every step (teacher-forced), so that rows do not fall into one hidden state and one set of experts. All (policy,
-// batch) rows run once per repeat, policies of one batch on the same tokens. Times are of Model::forward alone;
-// what greedy sampling of every row takes is reported beside them. Reports the columns of llama-batched-bench, bytes
-// and the memory floor. Read next: ab.h, which has the quality.
+// batch) rows run once per repeat, policies of one batch on the same tokens. Times are of Model::forward alone; what an
+// engine adds to a step of such a batch (scheduling, accounts, greedy tokens) is reported beside them. Reports the
+// columns of llama-batched-bench, bytes and the memory floor. Read next: ab.h, which has the quality.
 #pragma once
 
 #include <string>
@@ -46,7 +46,7 @@ struct DecodeRow {
   Estimate read_gbps;              // probe before each repeat: median, least, most
   Estimate floor_share;            // of the step, what reading its bytes once takes
   StepTimes times;                 // mean per step, seconds; zeros when the model does not say
-  double sampling_s = 0;           // mean per step, not part of it: a greedy token from every row of logits
+  double engine_s = 0;             // mean per step, not part of it: what an engine does around the forward pass
   double bytes() const { return expert_bytes + dense_bytes; }
   double gbps() const { return bytes() / (step_ms.value * 1e6); }
 };

@@ -53,15 +53,15 @@ Table step_table(const std::vector<DecodeRow>& rows, int repeats) {
 Table phase_table(const std::vector<DecodeRow>& rows) {
   Table table{
       "Where a decode step's time goes, mean ms; routing = router, scores, policy and counters; waiting = the part of "
-      "the sum in which one thread waited for another; sampling (greedy) follows the step",
-      {"policy", "B", "attention", "projections", "routing", "experts", "head", "other", "sum", "waiting", "sampling"},
+      "the sum in which one thread waited for another; an engine adds scheduling and greedy sampling",
+      {"policy", "B", "attention", "projections", "routing", "experts", "head", "other", "sum", "waiting", "engine"},
       {}};
   for (const DecodeRow& row : rows) {
     const StepTimes& t = row.times;
     if (!(t.sum() > 0)) continue;
     std::vector<std::string> cells = {row.policy, std::to_string(row.batch)};
     for (const double s :
-         {t.attention, t.projections, t.routing, t.experts, t.head, t.other, t.sum(), t.waiting, row.sampling_s}) {
+         {t.attention, t.projections, t.routing, t.experts, t.head, t.other, t.sum(), t.waiting, row.engine_s}) {
       cells.push_back(number_text(s * 1e3, 3));
     }
     table.rows.push_back(std::move(cells));
@@ -149,7 +149,7 @@ json::object row_json(const DecodeRow& row) {
                                    {"routing", t.routing * 1e3},     {"experts", t.experts * 1e3},
                                    {"head", t.head * 1e3},           {"other", t.other * 1e3}};
     put_number(out, "waiting_ms", t.waiting * 1e3);
-    put_number(out, "sampling_ms", row.sampling_s * 1e3);
+    put_number(out, "engine_ms", row.engine_s * 1e3);
   }
   return out;
 }

@@ -67,6 +67,7 @@ TEST(BenchDecode, EveryRowCountsItsStepsBytesAndRouting) {
         static_cast<double>(model.weights().dense_bytes_per_step()) +
             row.batch * 6.0 * static_cast<double>(KvCache::bytes_for(model.config(), 16, model.kv_format())) / 16);
     EXPECT_GT(row.times.sum(), 0) << "the model times its phases";
+    EXPECT_GT(row.engine_s, 0) << "an engine steps the same batch";
     EXPECT_LE(row.times.sum() * o.steps, row.decode_s.hi * 1.0001) << "phases are parts of steps";
   }
   EXPECT_EQ(rows[0].distinct, 4) << "one row, K experts";
