@@ -24,6 +24,11 @@ constexpr size_t kReadChunk = size_t{1} << 20;
 
 }  // namespace
 
+int64_t panels_in(int64_t bytes, const PanelView& w) {
+  const int64_t fit = std::max<int64_t>(1, bytes / static_cast<int64_t>(w.panel_bytes()));
+  return fit == 1 ? 1 : (fit + 1) / 2 * 2;
+}
+
 void CpuOps::run(int tasks, double work, TaskRef task) {
   if (work < kSmallWork) {
     for (int i = 0; i < tasks; ++i) task(i, 0);
@@ -112,8 +117,7 @@ void CpuOps::matmul(Matrix x, std::span<const Product> products) {
   tiles_.clear();
   tile_outs_.clear();
   for (const Product& p : products) {
-    const auto fit = std::max<int64_t>(1, kTileBytes / static_cast<int64_t>(p.w->panel_bytes()));
-    const int64_t size = std::min(fit, most);
+    const int64_t size = std::min(panels_in(kTileBytes, *p.w), most);
     for (int64_t begin = 0; begin < p.w->panels(); begin += size) {
       tiles_.push_back({p.w, begin, std::min(begin + size, p.w->panels())});
       tile_outs_.push_back(p.out);
@@ -145,7 +149,7 @@ void CpuOps::matmul_heads(Matrix x, int x_step, const PanelView& w, int heads, M
   const PanelKernel kernel = kernels_.product_float[static_cast<size_t>(w.format)];
   const double work = static_cast<double>(x.rows) * static_cast<double>(w.rows) * static_cast<double>(w.cols);
   // Tasks are tiles of one head's panels, as even as they come.
-  const auto fit = std::max<int64_t>(1, kTileBytes / static_cast<int64_t>(w.panel_bytes()));
+  const int64_t fit = panels_in(kTileBytes, w);
   const int64_t wanted = (int64_t{kTasksPerThread} * pool_.size() + heads - 1) / heads;
   const int64_t tiles = std::min(panels, std::max((panels + fit - 1) / fit, wanted));
   const auto begin = [&](int task) { return task / tiles * panels + task % tiles * panels / tiles; };

@@ -16,6 +16,9 @@
 
 namespace carpool {
 
+// Panels of `w` in about so many bytes, at least 1: an even number of several, since kernels work on two at a time.
+int64_t panels_in(int64_t bytes, const PanelView& w);
+
 class CpuOps final : public Ops {
  public:
   CpuOps(int threads, const Kernels& kernels, Activations activations = Activations::kInt8)

@@ -166,7 +166,7 @@ void CpuOps::down(const ExpertWeights& e, Matrix out) {
   CARPOOL_CHECK(shape.rows == out.cols);
   const int64_t panels = shape.panels();
   const int64_t most = std::max<int64_t>(1, panels / (int64_t{kTasksPerThread} * pool_.size()));
-  const int64_t size = std::clamp<int64_t>(kDownTileBytes / static_cast<int64_t>(shape.panel_bytes()), 1, most);
+  const int64_t size = std::min(panels_in(kDownTileBytes, shape), most);
   reserve_tiles(kPanelRows * size);
   const auto tasks = static_cast<int>((panels + size - 1) / size);
   const double work =

@@ -158,15 +158,15 @@ inline IVec dot_unsigned(const IVec (&w)[N], const signed char* x) {
   }
 }
 
-// Rows of one pass over a panel.
-constexpr int kPassRows = 4;
+// Rows of one pass over a panel; two panels do not fit in 16 registers.
+constexpr int kPassRows = 4, kPairRows = 0;
 constexpr int kFloatRows = 3;  // of float rows, which have four sums each
 
-// Adds to sums[m], per lane, the sum of code * x over the 4 N columns from `at` of row m.
+// Adds to sums[0][m], per lane, the sum of code * x over the 4 N columns from `at` of row m.
 template <int kMax, int M, class Row, int N>
-inline void dots_unsigned(const IVec (&w)[N], const Row* x, long at, IVec (&sums)[M]) {
+inline void dots_unsigned(const IVec (&w)[1][N], const Row* x, long at, IVec (&sums)[1][M]) {
 #pragma GCC unroll 4
-  for (int m = 0; m < M; ++m) sums[m] = _mm256_add_epi32(sums[m], dot_unsigned<kMax>(w, x[m].codes + at));
+  for (int m = 0; m < M; ++m) sums[0][m] = _mm256_add_epi32(sums[0][m], dot_unsigned<kMax>(w[0], x[m].codes + at));
 }
 
 // Integer factors of sub-blocks, one in each word, as dots_scaled wants them: here in both halves of the word.
@@ -196,10 +196,11 @@ inline IVec dot_scaled(const IVec (&w)[N], const signed char* x, IVec factors) {
 
 constexpr bool kSumsStart = false;  // the factors are applied to sums of 16 bits, so sums start at zero
 template <int kMax, int kFactor, int M, class Row, int N>
-inline void dots_scaled(const IVec (&w)[N], const Row* x, long at, IVec factors, IVec (&)[M], IVec (&total)[M]) {
+inline void dots_scaled(const IVec (&w)[1][N], const Row* x, long at, const IVec (&factors)[1], IVec (&)[1][M],
+                        IVec (&total)[1][M]) {
 #pragma GCC unroll 4
   for (int m = 0; m < M; ++m) {
-    total[m] = _mm256_add_epi32(total[m], dot_scaled<kMax, kFactor>(w, x[m].codes + at, factors));
+    total[0][m] = _mm256_add_epi32(total[0][m], dot_scaled<kMax, kFactor>(w[0], x[m].codes + at, factors[0]));
   }
 }
 
@@ -222,9 +223,9 @@ inline IVec dot_signed(const IVec (&w)[N], const signed char* x) {
   return total;
 }
 template <int M, class Row, int N>
-inline void dots_signed(const IVec (&w)[N], const Row* x, long at, IVec (&sums)[M]) {
+inline void dots_signed(const IVec (&w)[1][N], const Row* x, long at, IVec (&sums)[1][M]) {
 #pragma GCC unroll 4
-  for (int m = 0; m < M; ++m) sums[m] = _mm256_add_epi32(sums[m], dot_signed(w, x[m].codes + at));
+  for (int m = 0; m < M; ++m) sums[0][m] = _mm256_add_epi32(sums[0][m], dot_signed(w[0], x[m].codes + at));
 }
 inline IVec signed_codes(IVec v) { return v; }
 

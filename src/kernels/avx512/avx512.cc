@@ -128,18 +128,31 @@ inline IVec broadcast_word(const signed char* x) {
   return _mm512_set1_epi32(word);
 }
 
-// Rows of one pass over a panel: their sums, and as many running parts, fit in 32 registers.
-constexpr int kPassRows = 8;
+// What the compiler does not know the origin of.
+inline IVec in_register(IVec v) {
+#if !defined(CARPOOL_EMULATE_AVX512)
+  asm("" : "+v"(v));
+#endif
+  return v;
+}
+
+// Rows of one pass over one panel and over two: their sums, and as many running parts, fit in 32 registers, or nearly.
+constexpr int kPassRows = 8, kPairRows = 6;
 constexpr int kFloatRows = 6;  // of float rows, which have four sums each
 
-// Adds to sums[m], per lane, the sum of code * x over the 4 N columns from `at` of row m; codes unsigned. Exact: the
-// instruction sums in 32 bits. Neighbouring instructions belong to different rows, so none waits for the one before.
-template <int kMax, int M, class Row, int N>
-inline void dots_unsigned(const IVec (&w)[N], const Row* x, long at, IVec (&sums)[M]) {
+// Adds to sums[p][m], per lane, the sum of code * x over the 4 N columns from `at` of row m; codes unsigned. Exact: the
+// instruction sums in 32 bits. Neighbouring instructions belong to different sums, so none waits for the one before.
+template <int kMax, int P, int M, class Row, int N>
+inline void dots_unsigned(const IVec (&w)[P][N], const Row* x, long at, IVec (&sums)[P][M]) {
 #pragma GCC unroll 8
   for (int j = 0; j < N; ++j) {
 #pragma GCC unroll 8
-    for (int m = 0; m < M; ++m) sums[m] = _mm512_dpbusd_epi32(sums[m], w[j], broadcast_word(x[m].codes + at + 4 * j));
+    for (int m = 0; m < M; ++m) {
+      IVec word = broadcast_word(x[m].codes + at + 4 * j);
+      if constexpr (P > 1) word = in_register(word);  // or it is loaded again for every panel
+#pragma GCC unroll 2
+      for (int p = 0; p < P; ++p) sums[p][m] = _mm512_dpbusd_epi32(sums[p][m], w[p][j], word);
+    }
   }
 }
 
@@ -150,11 +163,17 @@ inline IVec multiply_pairs(IVec a, IVec b) { return _mm512_madd_epi16(a, b); }
 
 // Adds factor times (start + the sum over the sub-block of code * x); `start` is used up.
 constexpr bool kSumsStart = true;
-template <int kMax, int kFactor, int M, class Row, int N>
-inline void dots_scaled(const IVec (&w)[N], const Row* x, long at, IVec factors, IVec (&start)[M], IVec (&total)[M]) {
+template <int kMax, int kFactor, int P, int M, class Row, int N>
+inline void dots_scaled(const IVec (&w)[P][N], const Row* x, long at, const IVec (&factors)[P], IVec (&start)[P][M],
+                        IVec (&total)[P][M]) {
   dots_unsigned<kMax>(w, x, at, start);
+#pragma GCC unroll 2
+  for (int p = 0; p < P; ++p) {
 #pragma GCC unroll 8
-  for (int m = 0; m < M; ++m) total[m] = _mm512_add_epi32(total[m], _mm512_mullo_epi32(start[m], factors));
+    for (int m = 0; m < M; ++m) {
+      total[p][m] = _mm512_add_epi32(total[p][m], _mm512_mullo_epi32(start[p][m], factors[p]));
+    }
+  }
 }
 
 template <int N>
@@ -165,8 +184,8 @@ inline void paired_sums(const int* sums, int* out) {  // two neighbours in the h
 
 // Signed codes enter as unsigned ones that are 128 too large.
 constexpr int kSignedOffset = 128;
-template <int M, class Row, int N>
-inline void dots_signed(const IVec (&w)[N], const Row* x, long at, IVec (&sums)[M]) {
+template <int P, int M, class Row, int N>
+inline void dots_signed(const IVec (&w)[P][N], const Row* x, long at, IVec (&sums)[P][M]) {
   dots_unsigned<255>(w, x, at, sums);
 }
 inline IVec signed_codes(IVec v) { return _mm512_xor_si512(v, _mm512_set1_epi8(static_cast<char>(0x80))); }

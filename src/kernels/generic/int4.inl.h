@@ -6,8 +6,8 @@ struct Int8INT4 {
   static Vec scale(const unsigned char* block, int, int h) {
     return as_float(shift_left32<16>(widen_u16(block + 256 + 2 * kLanes * h)));
   }
-  template <int M>
-  static void dots(const IVec (&w)[8], const Int8Row* x, long at, IVec (&sums)[M]) {
+  template <int P, int M>
+  static void dots(const IVec (&w)[P][8], const Int8Row* x, long at, IVec (&sums)[P][M]) {
     dots_unsigned<15>(w, x, at, sums);
   }
 };

@@ -5,8 +5,8 @@ struct Int8INT4F {
   static void codes(const unsigned char* block, int, int h, IVec (&w)[8]) { nibble_codes(block, h, w); }
   static Vec scale(const unsigned char* block, int, int h) { return load_unaligned(block + 256 + 4 * kLanes * h); }
   static IVec zeros(const unsigned char* block, int, int h) { return widen_u8(block + 320 + kLanes * h); }
-  template <int M>
-  static void dots(const IVec (&w)[8], const Int8Row* x, long at, IVec (&sums)[M]) {
+  template <int P, int M>
+  static void dots(const IVec (&w)[P][8], const Int8Row* x, long at, IVec (&sums)[P][M]) {
     dots_unsigned<15>(w, x, at, sums);
   }
 };

@@ -8,8 +8,8 @@ struct Int8INT8 {
   }
   static Vec scale(const unsigned char* block, int, int h) { return load_unaligned(block + 512 + 4 * kLanes * h); }
   static IVec zeros(const unsigned char* block, int, int h) { return widen_s8(block + 576 + kLanes * h); }
-  template <int M>
-  static void dots(const IVec (&w)[8], const Int8Row* x, long at, IVec (&sums)[M]) {
+  template <int P, int M>
+  static void dots(const IVec (&w)[P][8], const Int8Row* x, long at, IVec (&sums)[P][M]) {
     dots_signed(w, x, at, sums);
   }
 };

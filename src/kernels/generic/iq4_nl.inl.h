@@ -5,8 +5,8 @@ struct Int8IQ4_NL {
   static constexpr bool kIntegerScales = false;
   static void codes(const unsigned char* block, int, int h, IVec (&w)[8]) { iq4_codes(block, h, w); }
   static Vec scale(const unsigned char* block, int, int h) { return load_f16(block + 256 + 2 * kLanes * h); }
-  template <int M>
-  static void dots(const IVec (&w)[8], const Int8Row* x, long at, IVec (&sums)[M]) {
+  template <int P, int M>
+  static void dots(const IVec (&w)[P][8], const Int8Row* x, long at, IVec (&sums)[P][M]) {
     dots_signed(w, x, at, sums);
   }
 };

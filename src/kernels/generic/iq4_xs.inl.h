@@ -7,8 +7,8 @@ struct Int8IQ4_XS {
   static Vec scale(const unsigned char* block, int s, int h) {
     return mul(load_f16(block + 2176 + 2 * kLanes * h), to_float(widen_s8(block + 272 * s + 256 + kLanes * h)));
   }
-  template <int M>
-  static void dots(const IVec (&w)[8], const Int8Row* x, long at, IVec (&sums)[M]) {
+  template <int P, int M>
+  static void dots(const IVec (&w)[P][8], const Int8Row* x, long at, IVec (&sums)[P][M]) {
     dots_signed(w, x, at, sums);
   }
 };

@@ -13,8 +13,8 @@ struct Int8MXFP4 {
     const Vec d = as_float(shift_left32<23>(widen_u8(block + 256 + kLanes * h)));
     return mul(fma(d, zero(), d), set1(0.5f));
   }
-  template <int M>
-  static void dots(const IVec (&w)[8], const Int8Row* x, long at, IVec (&sums)[M]) {
+  template <int P, int M>
+  static void dots(const IVec (&w)[P][8], const Int8Row* x, long at, IVec (&sums)[P][M]) {
     dots_unsigned<24>(w, x, at, sums);
   }
 };

@@ -10,8 +10,8 @@ struct Int8NVFP4 {
   static Vec scale(const unsigned char* block, int, int h) {
     return mul(load_e4m3(block + 128 + kLanes * h), set1(0.5f));
   }
-  template <int M>
-  static void dots(const IVec (&w)[4], const Int8Row* x, long at, IVec (&sums)[M]) {
+  template <int P, int M>
+  static void dots(const IVec (&w)[P][4], const Int8Row* x, long at, IVec (&sums)[P][M]) {
     dots_unsigned<24>(w, x, at, sums);
   }
 };

@@ -12,7 +12,10 @@
 //   minimum(block, s, h)      if values are scale * code + minimum
 //   zeros(block, s, h)        if codes have a zero point for each row, beside kOffset
 //   kMaxCode                  no code is larger (absent where codes are signed)
-// The vocabulary says how many rows a pass takes (kPassRows) and has the sums over a sub-block for all of them (dots).
+// The vocabulary says how many rows a pass over a panel takes at most (kPassRows), and over two panels side by side
+// (kPairRows, 0 = never two), and has the sums over a sub-block for all of them (dots). Two panels share what is loaded
+// of the activations, which counts once arithmetic bounds a call: with more rows than one pass takes. Up to there it is
+// bound by the stream from memory, which one panel after the other keeps better.
 
 constexpr int kHalves = 16 / kLanes;
 // How a pass over a panel fetches what comes after it: not at all, into the caches, or past them.
@@ -40,19 +43,48 @@ inline int load_int(const void* p) {
   return value;
 }
 
-// acc[h][m] of one panel for M rows. The prefetch is of what lies kPrefetchBytes after each byte worked on; the
-// stream jumps from `end` to `next`.
-template <class F, int M, Ahead kAhead>
-inline void int8_panel(const unsigned char* panel, long cols, const Int8Row* x, const unsigned char* end,
-                       const unsigned char* next, float* const* out, int outputs, Vec scale) {
-  constexpr int kGroupSubs = 128 / F::kColumns;
-  constexpr int kSubBytes = F::kBytes / F::kSubs;
-  Vec acc[kHalves][M];
+// Outputs of P panels that have `outputs` of their 16 P; only the last one may have less than 16.
+template <int P, int M>
+inline void store_panels(const Vec (&acc)[kHalves][P][M], float* const* out, int outputs, const Vec (&scale)[P]) {
 #pragma GCC unroll 2
   for (int h = 0; h < kHalves; ++h) {
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p) {
+      const int here = p + 1 < P ? 16 : outputs - 16 * p;
 #pragma GCC unroll 8
-    for (int m = 0; m < M; ++m) acc[h][m] = zero();
+      for (int m = 0; m < M; ++m) store_outputs(out[m] + 16 * p, here, h, mul(acc[h][p][m], scale[p]));
+    }
   }
+}
+
+// Where P panels side by side, `panel` and those after it, are read and what comes next: of one panel what lies
+// kPrefetchBytes after a byte worked on, of several the next P in the order of memory, so that it is one stream, too;
+// after `end` it goes on at `next`.
+template <int P>
+struct Stream {
+  const unsigned char* panel;
+  long panel_bytes;
+  const unsigned char* end;
+  const unsigned char* next;
+
+  const unsigned char* of(int p) const { return panel + p * panel_bytes; }
+  template <Ahead kAhead>
+  void fetch(int p, long offset, int first, int bytes) const {
+    const unsigned char* at =
+        P == 1 ? panel + offset + kPrefetchBytes : panel + P * panel_bytes + P * offset + p * bytes;
+    if (at >= end) at = next + (at - end);
+#pragma GCC unroll 8
+    for (int i = first; i * 64 < bytes; i += kHalves) prefetch<kAhead>(at + i * 64);
+  }
+};
+
+// out[m][16 p + r] of P panels for M rows.
+template <class F, int P, int M, Ahead kAhead>
+inline void int8_panels(const Stream<P>& stream, long cols, const Int8Row* x, float* const* out, int outputs,
+                        const Vec (&scale)[P]) {
+  constexpr int kGroupSubs = 128 / F::kColumns;
+  constexpr int kSubBytes = F::kBytes / F::kSubs;
+  Vec acc[kHalves][P][M] = {};
   const long subs = cols / F::kColumns;
   for (long first = 0, g = 0; first < subs; first += kGroupSubs, ++g) {
     const int count = subs - first < kGroupSubs ? static_cast<int>(subs - first) : kGroupSubs;
@@ -63,50 +95,52 @@ inline void int8_panel(const unsigned char* panel, long cols, const Int8Row* x, 
     }
 #pragma GCC unroll 2
     for (int h = 0; h < kHalves; ++h) {
-      Vec part[M];
-#pragma GCC unroll 8
-      for (int m = 0; m < M; ++m) part[m] = zero();
+      Vec part[P][M] = {};
       for (int s = 0; s < count; ++s) {
         const long sub = first + s;
-        const unsigned char* block = panel + sub / F::kSubs * F::kBytes;
+        const long offset = sub / F::kSubs * F::kBytes;
         const int in_block = static_cast<int>(sub % F::kSubs);
-        if constexpr (kAhead != Ahead::kNone) {
-          const unsigned char* at = block + in_block * kSubBytes + kPrefetchBytes;
-          if (at >= end) at = next + (at - end);
-#pragma GCC unroll 8
-          for (int i = h; i * 64 < kSubBytes; i += kHalves) prefetch<kAhead>(at + i * 64);
-        }
-        IVec w[F::kColumns / 4];
-        F::codes(block, in_block, h, w);
-        IVec sums[M];
-#pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) sums[m] = F::kOffset != 0 ? set1_int(corrections[m][s]) : set1_int(0);
-        F::dots(w, x, sub * F::kColumns, sums);
-        if constexpr (requires { F::zeros(block, 0, 0); }) {  // a word's upper half is multiplied by 0
-          const IVec zeros = F::zeros(block, in_block, h);
-#pragma GCC unroll 8
-          for (int m = 0; m < M; ++m) {
-            sums[m] = sub32(sums[m], multiply_pairs(zeros, set1_int(x[m].sums[sub] & 0xffff)));
+        IVec w[P][F::kColumns / 4], sums[P][M];
+#pragma GCC unroll 2
+        for (int p = 0; p < P; ++p) {
+          if constexpr (kAhead != Ahead::kNone) {
+            stream.template fetch<kAhead>(p, offset + in_block * kSubBytes, h, kSubBytes);
           }
+          F::codes(stream.of(p) + offset, in_block, h, w[p]);
+#pragma GCC unroll 8
+          for (int m = 0; m < M; ++m) sums[p][m] = F::kOffset != 0 ? set1_int(corrections[m][s]) : set1_int(0);
         }
-        const Vec d = F::scale(block, in_block, h);
+        F::dots(w, x, sub * F::kColumns, sums);
+#pragma GCC unroll 2
+        for (int p = 0; p < P; ++p) {
+          const unsigned char* block = stream.of(p) + offset;
+          if constexpr (requires { F::zeros(block, 0, 0); }) {  // a word's upper half is multiplied by 0
+            const IVec zeros = F::zeros(block, in_block, h);
 #pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) part[m] = fma(to_float(sums[m]), d, part[m]);
-        if constexpr (requires { F::minimum(block, 0, 0); }) {
-          const Vec low = F::minimum(block, in_block, h);
+            for (int m = 0; m < M; ++m) {
+              sums[p][m] = sub32(sums[p][m], multiply_pairs(zeros, set1_int(x[m].sums[sub] & 0xffff)));
+            }
+          }
+          const Vec d = F::scale(block, in_block, h);
 #pragma GCC unroll 8
-          for (int m = 0; m < M; ++m) part[m] = fma(low, set1(static_cast<float>(x[m].sums[sub])), part[m]);
+          for (int m = 0; m < M; ++m) part[p][m] = fma(to_float(sums[p][m]), d, part[p][m]);
+          if constexpr (requires { F::minimum(block, 0, 0); }) {
+            const Vec low = F::minimum(block, in_block, h);
+#pragma GCC unroll 8
+            for (int m = 0; m < M; ++m) {
+              part[p][m] = fma(low, set1(static_cast<float>(x[m].sums[sub])), part[p][m]);
+            }
+          }
         }
       }
 #pragma GCC unroll 8
-      for (int m = 0; m < M; ++m) acc[h][m] = fma(part[m], set1(x[m].scales[g]), acc[h][m]);
+      for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 2
+        for (int p = 0; p < P; ++p) acc[h][p][m] = fma(part[p][m], set1(x[m].scales[g]), acc[h][p][m]);
+      }
     }
   }
-#pragma GCC unroll 2
-  for (int h = 0; h < kHalves; ++h) {
-#pragma GCC unroll 8
-    for (int m = 0; m < M; ++m) store_outputs(out[m], outputs, h, mul(acc[h][m], scale));
-  }
+  store_panels(acc, out, outputs, scale);
 }
 
 // The same for formats whose sub-blocks have integer scales (Q4_K, Q6_K): the sums over 128 columns stay integers. What
@@ -115,19 +149,14 @@ inline void int8_panel(const unsigned char* panel, long cols, const Int8Row* x, 
 //   scales(block, s, h), dots(w, x, at, scales, start, total)   adds scale times (start + the sum of code * x)
 //   pair(block, s, h)                        16-bit factors of sub-blocks s and s + 1 in each word
 //   finish(block, h, total, taken)           the two sums as a float, times the block's own scales
-template <class F, int M, Ahead kAhead>
-inline void int8_scaled_panel(const unsigned char* panel, long cols, const Int8Row* x, const unsigned char* end,
-                              const unsigned char* next, float* const* out, int outputs, Vec scale) {
+template <class F, int P, int M, Ahead kAhead>
+inline void int8_scaled_panels(const Stream<P>& stream, long cols, const Int8Row* x, float* const* out, int outputs,
+                               const Vec (&scale)[P]) {
   constexpr int kGroupSubs = 128 / F::kColumns;
   constexpr int kSubBytes = F::kBytes / F::kSubs;
-  Vec acc[kHalves][M];
-#pragma GCC unroll 2
-  for (int h = 0; h < kHalves; ++h) {
-#pragma GCC unroll 8
-    for (int m = 0; m < M; ++m) acc[h][m] = zero();
-  }
+  Vec acc[kHalves][P][M] = {};
   for (long g = 0; g < cols / 128; ++g) {
-    const unsigned char* block = panel + g * kGroupSubs / F::kSubs * F::kBytes;
+    const long offset = g * kGroupSubs / F::kSubs * F::kBytes;
     const int first = static_cast<int>(g * kGroupSubs % F::kSubs);
     // What is to be taken away for each sub-block: where sums begin, or a factor of pair().
     alignas(64) int sums[M][kGroupSubs];
@@ -141,61 +170,84 @@ inline void int8_scaled_panel(const unsigned char* panel, long cols, const Int8R
     }
 #pragma GCC unroll 2
     for (int h = 0; h < kHalves; ++h) {
-      IVec total[M], taken[M];
-#pragma GCC unroll 8
-      for (int m = 0; m < M; ++m) total[m] = taken[m] = set1_int(0);
+      IVec total[P][M] = {}, taken[P][M] = {};
       for (int s = 0; s < kGroupSubs; ++s) {
-        if constexpr (kAhead != Ahead::kNone) {
-          const unsigned char* at = block + (first + s) * kSubBytes + kPrefetchBytes;
-          if (at >= end) at = next + (at - end);
+        IVec w[P][F::kColumns / 4], start[P][M], factors[P];
+#pragma GCC unroll 2
+        for (int p = 0; p < P; ++p) {
+          if constexpr (kAhead != Ahead::kNone) {
+            stream.template fetch<kAhead>(p, offset + (first + s) * kSubBytes, h, kSubBytes);
+          }
+          F::codes(stream.of(p) + offset, first + s, h, w[p]);
+          factors[p] = F::scales(stream.of(p) + offset, first + s, h);
 #pragma GCC unroll 8
-          for (int i = h; i * 64 < kSubBytes; i += kHalves) prefetch<kAhead>(at + i * 64);
+          for (int m = 0; m < M; ++m) start[p][m] = set1_int(F::kOffset != 0 ? sums[m][s] : 0);
         }
-        IVec w[F::kColumns / 4];
-        F::codes(block, first + s, h, w);
-        IVec start[M];
-#pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) start[m] = set1_int(F::kOffset != 0 ? sums[m][s] : 0);
-        F::dots(w, x, 128 * g + s * F::kColumns, F::scales(block, first + s, h), start, total);
+        F::dots(w, x, 128 * g + s * F::kColumns, factors, start, total);
         if (F::kOffset != 0 || s % 2 == 0) continue;
-        const IVec pair = F::pair(block, first + s - 1, h);
+#pragma GCC unroll 2
+        for (int p = 0; p < P; ++p) {
+          const IVec pair = F::pair(stream.of(p) + offset, first + s - 1, h);
 #pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) taken[m] = add32(taken[m], multiply_pairs(pair, set1_int(sums[m][s / 2])));
+          for (int m = 0; m < M; ++m) {
+            taken[p][m] = add32(taken[p][m], multiply_pairs(pair, set1_int(sums[m][s / 2])));
+          }
+        }
       }
+#pragma GCC unroll 2
+      for (int p = 0; p < P; ++p) {
 #pragma GCC unroll 8
-      for (int m = 0; m < M; ++m) {
-        acc[h][m] = fma(F::finish(block, h, total[m], taken[m]), set1(x[m].scales[g]), acc[h][m]);
+        for (int m = 0; m < M; ++m) {
+          acc[h][p][m] =
+              fma(F::finish(stream.of(p) + offset, h, total[p][m], taken[p][m]), set1(x[m].scales[g]), acc[h][p][m]);
+        }
       }
     }
   }
-#pragma GCC unroll 2
-  for (int h = 0; h < kHalves; ++h) {
-#pragma GCC unroll 8
-    for (int m = 0; m < M; ++m) store_outputs(out[m], outputs, h, mul(acc[h][m], scale));
+  store_panels(acc, out, outputs, scale);
+}
+
+template <class F, int P, int M, Ahead kAhead>
+inline void int8_rows(const Stream<P>& stream, long cols, const Int8Row* x, float* const* out, int outputs,
+                      const Vec (&scale)[P]) {
+  if constexpr (F::kIntegerScales) {
+    int8_scaled_panels<F, P, M, kAhead>(stream, cols, x, out, outputs, scale);
+  } else {
+    int8_panels<F, P, M, kAhead>(stream, cols, x, out, outputs, scale);
   }
 }
 
-template <class F, int M, Ahead kAhead>
-inline void int8_rows(const unsigned char* panel, long cols, const Int8Row* x, const unsigned char* end,
-                      const unsigned char* next, float* const* out, int outputs, Vec scale) {
-  if constexpr (F::kIntegerScales) {
-    int8_scaled_panel<F, M, kAhead>(panel, cols, x, end, next, out, outputs, scale);
-  } else {
-    int8_panel<F, M, kAhead>(panel, cols, x, end, next, out, outputs, scale);
+// Panels n to n + P of rows [chunk, chunk + count) of the call.
+template <class F, int P>
+void int8_all_rows(const PanelProduct& p, const Stream<P>& stream, long n, const Int8Row* rows, int chunk, int count) {
+  using Rows = void (*)(const Stream<P>&, long, const Int8Row*, float* const*, int, const Vec(&)[P]);
+  using enum Ahead;
+  constexpr int kMost = P == 1 ? kPassRows : kPairRows;
+  static constexpr auto kPasses = []<int... m>(Numbers<m...>) {
+    struct {
+      Rows of[3][kMost];
+    } passes = {
+        {{int8_rows<F, P, m + 1, kNone>...}, {int8_rows<F, P, m + 1, kKept>...}, {int8_rows<F, P, m + 1, kOnce>...}}};
+    return passes;
+  }(FirstNumbers<kMost>{});
+  const long left = p.w->rows - 16 * n;
+  const int outputs = left < 16 * P ? static_cast<int>(left) : 16 * P;
+  Vec scale[P];
+  for (int i = 0; i < P; ++i) scale[i] = set1(p.w->scale[(n + i) & 1]);
+  for (int m = 0; m < count;) {
+    const int passes_left = (count - m + kMost - 1) / kMost;
+    const int take = (count - m + passes_left - 1) / passes_left;  // of four at most, 5 rows = 3 + 2, not 4 + 1
+    // Only the first pass over a panel fetches; what no further pass reads need not stay in the caches.
+    const Ahead ahead = chunk != 0 || m != 0 ? kNone : p.rows <= kMost ? kOnce : kKept;
+    float* out[kMost];
+    for (int i = 0; i < take; ++i) out[i] = p.y[chunk + m + i] + 16 * (n - p.begin);
+    kPasses.of[static_cast<int>(ahead)][take - 1](stream, p.w->cols, rows + m, out, outputs, scale);
+    m += take;
   }
 }
 
 template <class F>
 void product_int8(const PanelProduct& p) {
-  using Rows = void (*)(const unsigned char*, long, const Int8Row*, const unsigned char*, const unsigned char*,
-                        float* const*, int, Vec);
-  using enum Ahead;
-  static constexpr auto kRows = []<int... m>(Numbers<m...>) {
-    struct {
-      Rows of[3][kPassRows];
-    } rows = {{{int8_rows<F, m + 1, kNone>...}, {int8_rows<F, m + 1, kKept>...}, {int8_rows<F, m + 1, kOnce>...}}};
-    return rows;
-  }(FirstNumbers<kPassRows>{});
   constexpr int kChunk = 64;  // rows whose pointers are laid out at once
   const long cols = p.w->cols, blocks = (cols + 127) / 128;
   const long sums = F::kColumns == 16 ? 128 * blocks : 128 * blocks + 32 * blocks;
@@ -212,20 +264,14 @@ void product_int8(const PanelProduct& p) {
       rows[m] = {reinterpret_cast<const signed char*>(row), reinterpret_cast<const int*>(row + sums),
                  reinterpret_cast<const float*>(row + scales)};
     }
-    for (long n = p.begin; n < p.end; ++n) {
-      const long left = p.w->rows - 16 * n;
-      const int outputs = left < 16 ? static_cast<int>(left) : 16;
-      for (int m = 0; m < count;) {
-        const int passes_left = (count - m + kPassRows - 1) / kPassRows;
-        const int take = (count - m + passes_left - 1) / passes_left;  // of four at most, 5 rows = 3 + 2, not 4 + 1
-        // Only the first pass over a panel fetches; what no further pass reads need not stay in the caches.
-        const Ahead ahead = chunk != 0 || m != 0 ? kNone : p.rows <= kPassRows ? kOnce : kKept;
-        float* out[kPassRows];
-        for (int i = 0; i < take; ++i) out[i] = p.y[chunk + m + i] + 16 * (n - p.begin);
-        kRows.of[static_cast<int>(ahead)][take - 1](weights + n * panel_bytes, cols, rows + m, end, next, out, outputs,
-                                                    set1(p.w->scale[n & 1]));
-        m += take;
+    long n = p.begin;
+    if constexpr (kPairRows > 0) {
+      for (; p.rows > kPassRows && n + 1 < p.end; n += 2) {
+        int8_all_rows<F, 2>(p, {weights + n * panel_bytes, panel_bytes, end, next}, n, rows, chunk, count);
       }
+    }
+    for (; n < p.end; ++n) {
+      int8_all_rows<F, 1>(p, {weights + n * panel_bytes, panel_bytes, end, next}, n, rows, chunk, count);
     }
   }
 }

@@ -12,8 +12,9 @@ struct Int8Q2_K {
     return shift_right16<4>(widen_u8(part + 64 + kLanes * h));
   }
   static IVec scales(const unsigned char* block, int s, int h) { return factors_of(scale_words(block + 80 * s, h)); }
-  template <int M>
-  static void dots(const IVec (&w)[4], const Int8Row* x, long at, IVec factors, IVec (&start)[M], IVec (&total)[M]) {
+  template <int P, int M>
+  static void dots(const IVec (&w)[P][4], const Int8Row* x, long at, const IVec (&factors)[P], IVec (&start)[P][M],
+                   IVec (&total)[P][M]) {
     dots_scaled<3, 15>(w, x, at, factors, start, total);
   }
   static IVec pair(const unsigned char* block, int s, int h) {  // minima

@@ -18,8 +18,9 @@ struct Int8Q3_K {
     return widen_s8(block + 224 * (s / 2) + 192 + 16 * (s % 2) + kLanes * h);
   }
   static IVec scales(const unsigned char* block, int s, int h) { return factors_of(scale_words(block, s, h)); }
-  template <int M>
-  static void dots(const IVec (&w)[4], const Int8Row* x, long at, IVec factors, IVec (&start)[M], IVec (&total)[M]) {
+  template <int P, int M>
+  static void dots(const IVec (&w)[P][4], const Int8Row* x, long at, const IVec (&factors)[P], IVec (&start)[P][M],
+                   IVec (&total)[P][M]) {
     dots_scaled<7, 32>(w, x, at, factors, start, total);
   }
   static IVec pair(const unsigned char* block, int s, int h) {  // the scales again: the offset is 4 for all codes

@@ -7,8 +7,9 @@ struct Int8Q4_K {
   static IVec scales(const unsigned char* block, int s, int h) {
     return factors_of(widen_u8(block + 288 * s + 256 + kLanes * h));
   }
-  template <int M>
-  static void dots(const IVec (&w)[8], const Int8Row* x, long at, IVec factors, IVec (&start)[M], IVec (&total)[M]) {
+  template <int P, int M>
+  static void dots(const IVec (&w)[P][8], const Int8Row* x, long at, const IVec (&factors)[P], IVec (&start)[P][M],
+                   IVec (&total)[P][M]) {
     dots_scaled<15, 63>(w, x, at, factors, start, total);
   }
   static IVec pair(const unsigned char* block, int s, int h) {  // minima

@@ -5,8 +5,8 @@ struct Int8Q5_1 {
   static void codes(const unsigned char* block, int, int h, IVec (&w)[8]) { five_bit_codes(block, h, w); }
   static Vec scale(const unsigned char* block, int, int h) { return load_f16(block + 320 + 2 * kLanes * h); }
   static Vec minimum(const unsigned char* block, int, int h) { return load_f16(block + 352 + 2 * kLanes * h); }
-  template <int M>
-  static void dots(const IVec (&w)[8], const Int8Row* x, long at, IVec (&sums)[M]) {
+  template <int P, int M>
+  static void dots(const IVec (&w)[P][8], const Int8Row* x, long at, IVec (&sums)[P][M]) {
     dots_unsigned<31>(w, x, at, sums);
   }
 };

@@ -15,8 +15,9 @@ struct Int8Q6_K {
   static IVec scales(const unsigned char* block, int s, int h) {
     return factors_of(widen_s8(block + 208 * s + 192 + kLanes * h));
   }
-  template <int M>
-  static void dots(const IVec (&w)[4], const Int8Row* x, long at, IVec factors, IVec (&start)[M], IVec (&total)[M]) {
+  template <int P, int M>
+  static void dots(const IVec (&w)[P][4], const Int8Row* x, long at, const IVec (&factors)[P], IVec (&start)[P][M],
+                   IVec (&total)[P][M]) {
     dots_scaled<63, 128>(w, x, at, factors, start, total);
   }
   static IVec pair(const unsigned char* block, int s, int h) {  // the scales again: the offset is 32 for all codes

@@ -7,8 +7,8 @@ struct Int8Q8_0 {
     for (int j = 0; j < 8; ++j) w[j] = signed_codes(load_bytes(block + 64 * j + 4 * kLanes * h));
   }
   static Vec scale(const unsigned char* block, int, int h) { return load_f16(block + 512 + 2 * kLanes * h); }
-  template <int M>
-  static void dots(const IVec (&w)[8], const Int8Row* x, long at, IVec (&sums)[M]) {
+  template <int P, int M>
+  static void dots(const IVec (&w)[P][8], const Int8Row* x, long at, IVec (&sums)[P][M]) {
     dots_signed(w, x, at, sums);
   }
 };
