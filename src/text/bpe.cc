@@ -181,6 +181,7 @@ void BpeModel::push_join(Scratch& scratch, int position) const {
   const auto& symbols = scratch.symbols;
   const auto& left = symbols[static_cast<size_t>(position)];
   if (left.next < 0) return;
+  ++scratch.lookups;
   const Merge* merge = find(left.id, symbols[static_cast<size_t>(left.next)].id);
   if (!merge) return;
   scratch.heap.push_back({uint64_t{merge->rank} << 32 | static_cast<uint32_t>(position), merge->id});
@@ -251,6 +252,7 @@ void BpeModel::join_all(Scratch& scratch) const {
     auto& left = symbols[static_cast<size_t>(position)];
     if (left.id < 0 || left.next < 0) continue;  // swallowed, or its right neighbour was
     auto& right = symbols[static_cast<size_t>(left.next)];
+    ++scratch.lookups;
     const Merge* merge = find(left.id, right.id);
     if (!merge || merge->id != join.id) continue;  // queued before one of the two grew
     left.id = join.id;

@@ -42,6 +42,7 @@ class BpeModel {
     };
     std::vector<Symbol> symbols;
     std::vector<Join> heap;
+    uint64_t lookups = 0;  // of pairs in the merge table, all words together: the measure of the work
   };
 
   // Appends the ids of `word` (raw bytes or text, not empty, below 2 GiB) to `out`.
