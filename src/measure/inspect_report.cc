@@ -43,6 +43,7 @@ std::string features_text(const ModelConfig& c) {
       break;
   }
   if (c.scoring.renormalize) out += " with renormalised weights";
+  if (c.scoring.unit_weights) out += ", every expert of weight 1";
   if (c.scoring.n_group > 1) out += fmt::format(", {} of {} expert groups", c.scoring.topk_group, c.scoring.n_group);
   return out;
 }

@@ -80,17 +80,12 @@ struct RouterOf {
 constexpr auto kSoftmax = Scoring::Kind::kSoftmax, kTopk = Scoring::Kind::kSoftmaxTopk,
                kSigmoid = Scoring::Kind::kSigmoid;
 constexpr RouterOf kRouters[] = {
-    {"qwen3_moe", kSoftmax, false},
-    {"olmoe", kSoftmax, false},
-    {"mixtral", kSoftmax, false},
-    {"gpt_oss", kTopk, false},
-    {"minimax_m2", kSigmoid, true},
-    {"glm4_moe", kSigmoid, true},
-    {"glm4_moe_lite", kSigmoid, true},
-    {"glm_moe_dsa", kSigmoid, true},
-    {"deepseek_v3", kSigmoid, true},
-    {"kimi_k2", kSigmoid, true},
-    {"deepseek_v2", kSoftmax, false, Scoring::GroupScore::kMax},
+    {"qwen3_moe", kSoftmax, false},  {"olmoe", kSoftmax, false},
+    {"mixtral", kSoftmax, false},    {"llama_moefied", kSoftmax, false},
+    {"gpt_oss", kTopk, false},       {"minimax_m2", kSigmoid, true},
+    {"glm4_moe", kSigmoid, true},    {"glm4_moe_lite", kSigmoid, true},
+    {"glm_moe_dsa", kSigmoid, true}, {"deepseek_v3", kSigmoid, true},
+    {"kimi_k2", kSigmoid, true},     {"deepseek_v2", kSoftmax, false, Scoring::GroupScore::kMax},
 };
 
 // The K best of a row by their rank scores, ties to the lower id, in the groups with the best single or two best ones.

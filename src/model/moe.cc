@@ -15,7 +15,7 @@ void Model::moe_block(int l, int m, const Rows& rows, const Policy& policy, cons
   const Matrix x = view(x_, config_.width), normed = view(normed_, config_.width),
                out = view(projected_, config_.width);
   const std::span<float> logits(router_logits_.data(), scores), rank(rank_.data(), scores), mix(mix_.data(), scores);
-  const RouterInput in{rank, mix, rows.info, E, K, l};
+  const RouterInput in{rank, mix, rows.info, E, K, l, layer.scoring.unit_weights};
 
   ops_->rms_norm(x, layer.post_norm, config_.norm_eps, normed);
   lap(&StepTimes::other);

@@ -44,7 +44,7 @@ class ExFold final : public PoolPolicy {
     }
     for (const int expert : best) {
       const auto e = static_cast<size_t>(expert);
-      votes[e] += vote_of(mix_of(in, t, expert) * share(e));
+      votes[e] += vote_of(in.weight_row(t)[e] * share(e));
     }
   }
   int protects(const RouterInput&, int, std::span<const int>) const override { return 0; }
@@ -56,7 +56,7 @@ class ExFold final : public PoolPolicy {
     MergedRow row(in, t, scratch);
     float plain_sum = 0;
     for (const int expert : best) {
-      const float mix = mix_of(in, t, expert);
+      const float mix = in.slot_weight(t, expert);
       plain_sum += mix;
       if (sets.has(pool, expert)) {
         row.add(expert, mix);
@@ -68,7 +68,8 @@ class ExFold final : public PoolPolicy {
     }
     if (row.empty()) {  // nothing stands in for anything: the row's best of the pool, which every applied row has
       const auto in_pool = [&](int expert) { return sets.has(pool, expert); };
-      for (const int expert : best_ranked(in.rank_row(t), 1, scratch, in_pool)) row.add(expert, mix_of(in, t, expert));
+      for (const int expert : best_ranked(in.rank_row(t), 1, scratch, in_pool))
+        row.add(expert, in.slot_weight(t, expert));
     }
     row.end(divisor_, plain_sum, out);
   }

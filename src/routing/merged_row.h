@@ -29,10 +29,4 @@ class MergedRow {
   Scratch& scratch_;
 };
 
-// The weight score that a slot of `expert` counts in row t: never negative, 0 for NaN.
-inline float mix_of(const RouterInput& in, int t, int expert) {
-  const float w = in.weight_row(t)[static_cast<size_t>(expert)];
-  return w > 0 ? w : 0.0f;
-}
-
 }  // namespace carpool

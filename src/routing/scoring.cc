@@ -105,12 +105,21 @@ void score_row(const Scoring& scoring, const ExponentialSet& exponentials, std::
   }
 }
 
+// Weights of row t where every expert counts whole.
+void weigh_whole(const Scoring& scoring, const Selection& chosen, int t, std::span<float> weights) {
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const float own = chosen.mix(chosen.begin(t) + static_cast<int>(i));
+    weights[i] = (own >= 0 ? own : 1.0f) * scoring.routed_scaling_factor;
+  }
+}
+
 // Weights of row t. Entries of `mix` [E] that no score() writes (NaN, negative, inf) are tolerated: the first two weigh
 // 0, infinite ones share the row. A divisor of the row's own stands in for the sum over the row and is always applied;
 // a sum of its own stands in where the model's rule divides by one.
 void weigh_row(const Scoring& scoring, std::span<const float> mix, const Selection& chosen, int t,
                std::span<float> weights) {
   const std::span<const int> experts = chosen.row(t);
+  if (scoring.unit_weights) return weigh_whole(scoring, chosen, t, weights);
   const float divisor = chosen.divisor(t);
   const bool divide = divisor > 0 || scoring.renormalize || scoring.kind == Scoring::Kind::kSoftmaxTopk;
   float sum = 0;
@@ -161,6 +170,9 @@ void Scoring::check(int n_experts, int top_k) const {
   const auto wrong = std::find_if_not(selection_bias.begin(), selection_bias.end(), finite);
   if (wrong != selection_bias.end()) {
     bad(fmt::format("the selection bias of expert {} is not finite", wrong - selection_bias.begin()));
+  }
+  if (unit_weights && (renormalize || kind == Kind::kSoftmaxTopk)) {
+    bad("experts that all weigh 1 are not divided by a sum: neither renormalised nor a softmax over the chosen");
   }
   if (!std::isfinite(routed_scaling_factor) || routed_scaling_factor <= 0) {
     bad(fmt::format("routed_scaling_factor {} must be finite and above 0", routed_scaling_factor));

@@ -19,6 +19,7 @@ struct Scoring {
 
   Kind kind = Kind::kSoftmax;
   bool renormalize = true;                 // divide by the sum over the chosen (kSoftmaxTopk always sums to 1)
+  bool unit_weights = false;               // a chosen expert counts whole: scores rank, and weigh nothing
   std::vector<float> selection_bias = {};  // [E] or empty; added for ranking only
   int n_group = 1;
   int topk_group = 1;
@@ -26,7 +27,8 @@ struct Scoring {
   float routed_scaling_factor = 1.0f;
 
   // Throws Error{kMalformed} naming the violated relation: K in 1..E, n_group divides E, topk_group <= n_group,
-  // groups of at least 2 for top-2 scores, K <= experts of the selected groups, bias size, finite scaling.
+  // groups of at least 2 for top-2 scores, K <= experts of the selected groups, bias size, finite scaling, unit weights
+  // that nothing divides.
   void check(int n_experts, int top_k) const;
 };
 
@@ -46,6 +48,10 @@ void score(const Scoring& scoring, int n_experts, std::span<const float> logits,
 // Where it renormalises, a row whose sum is 0 gets equal weights. A row with a divisor of its own (Selection::end_row)
 // is divided by that and by nothing else; slots and sums of its own (push, end_row) stand in for what is gathered and
 // summed here.
+//
+// Unit weights: the experts are parts of a sum, a dense block cut into pieces, and all of them together are that block.
+// Every slot weighs 1, one that stands for others what it counts (RouterInput::slot_weight), and no divisor, the row's
+// own included, is applied: half of the parts divided by half of the scores would be a sum that the model never has.
 void finish_weights(const Scoring& scoring, int n_experts, std::span<const float> mix, const Selection& chosen,
                     std::span<float> weights);
 

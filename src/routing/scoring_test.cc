@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <set>
 
 #include "base/error.h"
@@ -324,6 +326,56 @@ TEST(Scoring, ShiftingAllLogitsChangesNoPolicysChoice) {
   }
 }
 
+// Experts that are parts of a sum: scores choose them and weigh nothing, whatever a policy would divide by.
+TEST(UnitWeights, EveryPolicyChoosesByTheScoresAndEveryExpertCountsWhole) {
+  const Scoring parts{.renormalize = false, .unit_weights = true};
+  constexpr int E = 12, K = 4, T = 6;
+  test::Rng rng(5);
+  Scratch scratch;
+  Selection chosen, usual;
+  int moved = 0;
+  for (int round = 0; round < 60; ++round) {
+    std::vector<float> logits(E * T);
+    for (float& x : logits) x = static_cast<float>(test::below(rng, 64)) / 16;
+    const Scores s = scores(parts, logits, E);
+    const std::vector<TokenInfo> tokens(T);
+    RouterInput in{s.rank, s.mix, tokens, E, K, 0};
+    for (const PolicyInfo& info : policy_list()) {
+      for (const std::string& spec : info.examples) {
+        const auto policy = make_policy(spec);
+        test::prepare(*policy, E, K, static_cast<uint64_t>(round));
+        in.unit_weights = false;
+        policy->select(in, scratch, usual);
+        in.unit_weights = true;
+        policy->select(in, scratch, chosen);
+        ASSERT_TRUE(std::ranges::equal(chosen.experts(), usual.experts())) << spec;
+        std::vector<float> w(static_cast<size_t>(chosen.size()));
+        finish_weights(parts, E, s.mix, chosen, w);
+        if (!info.properties.reweighs) EXPECT_EQ(w, std::vector<float>(w.size(), 1.0f)) << spec;
+        if (info.name != "sere") continue;  // moves slots and drops none
+        for (int t = 0; t < T; ++t) {
+          const double slots = std::accumulate(w.begin() + chosen.begin(t), w.begin() + chosen.end(t), 0.0);
+          EXPECT_EQ(slots, K) << spec;
+          moved += chosen.row(t).size() < static_cast<size_t>(K);
+        }
+      }
+    }
+  }
+  EXPECT_GT(moved, 0) << "no slots of one expert were merged";
+}
+
+TEST(UnitWeights, SlotsThatStandForOthersCountWhatTheySayAndTheModelsScaleIsApplied) {
+  const Scoring parts{.renormalize = false, .unit_weights = true, .routed_scaling_factor = 2};
+  Selection s;
+  s.start(1, 2);
+  s.push(0, 1.75f);
+  s.push(1);
+  s.end_row(PlainReason::kApplied, 0.25f, 0.5f);
+  std::vector<float> w(2);
+  finish_weights(parts, 3, std::vector<float>{0.5f, 0, 0.5f}, s, w);
+  EXPECT_EQ(w, (std::vector<float>{3.5f, 2})) << "neither the divisor nor the sum of the row counts";
+}
+
 std::string error(Scoring scoring, int n_experts, int top_k) {
   try {
     scoring.check(n_experts, top_k);
@@ -354,6 +406,12 @@ TEST(Scoring, CheckNamesTheViolatedRelation) {
   EXPECT_EQ(error({.selection_bias = {1, kNan}}, 2, 2), "the selection bias of expert 1 is not finite");
   EXPECT_EQ(error({.routed_scaling_factor = kInf}, 8, 2), "routed_scaling_factor inf must be finite and above 0");
   EXPECT_EQ(error({.routed_scaling_factor = 0}, 8, 2), "routed_scaling_factor 0 must be finite and above 0");
+  EXPECT_EQ(error({.renormalize = false, .unit_weights = true}, 8, 2), "");
+  for (const Scoring& divided : {Scoring{.unit_weights = true},
+                                 Scoring{.kind = Kind::kSoftmaxTopk, .renormalize = false, .unit_weights = true}}) {
+    EXPECT_EQ(error(divided, 8, 2),
+              "experts that all weigh 1 are not divided by a sum: neither renormalised nor a softmax over the chosen");
+  }
 }
 
 }  // namespace

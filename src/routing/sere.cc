@@ -64,7 +64,7 @@ class Sere final : public PolicyBase {
     MergedRow row(in, t, scratch);
     float plain_sum = 0;
     for (const int expert : best) {
-      const float mix = mix_of(in, t, expert);
+      const float mix = in.slot_weight(t, expert);
       plain_sum += mix;
       row.add(primary.has(scratch.group_of_row[t], expert) ? expert : target(in, t, tables, primary, expert, scratch),
               mix);

@@ -28,7 +28,14 @@ struct RouterInput {
   int n_experts = 0;                     // E
   int top_k = 0;                         // K
   int layer = 0;
+  bool unit_weights = false;  // the model weighs every expert 1 (Scoring::unit_weights); scores still say who is best
 
+  // What a slot of `expert` counts in row t, for policies that let slots stand for others: never negative, 0 for NaN.
+  float slot_weight(int t, int expert) const {
+    if (unit_weights) return 1;
+    const float w = weight_row(t)[static_cast<size_t>(expert)];
+    return w > 0 ? w : 0.0f;
+  }
   int rows() const { return static_cast<int>(tokens.size()); }
   std::span<const float> rank_row(int t) const {
     return rank_scores.subspan(static_cast<size_t>(t) * n_experts, n_experts);
