@@ -2,8 +2,10 @@
 // reference.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -207,6 +209,62 @@ TEST(HttpServerLife, AnswersWhenThereAreNoDescriptorsLeft) {
   for (const int fd : filler) close(fd);
   RawClient late(server.port());
   EXPECT_EQ(late.ask(request_text("GET", "/")).status, 200);
+  setrlimit(RLIMIT_NOFILE, &before);
+}
+
+// Bytes that the heap has given out; a sanitizer has one of its own, of which this knows nothing.
+size_t heap_bytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+// As many as there are descriptors for, ours and the server's: 9,900 where the limit is 20,000.
+TEST(HttpServerLife, TenThousandIdleConnectionsCostLittleMemoryAndHoldNobodyUp) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const size_t descriptors = raise_descriptor_limit();
+#ifdef CARPOOL_SANITIZED
+  constexpr size_t kMost = 1000;
+#else
+  constexpr size_t kMost = 10'000;
+#endif
+  ASSERT_GT(descriptors, 400u);
+  const size_t count = std::min(kMost, (descriptors - 200) / 2);
+  HttpOptions options = on_any_port();
+  options.limits.connections = static_cast<int>(count);
+  options.limits.give_way_s = 0;
+  options.limits.keep_alive_s = options.limits.header_s = 600;
+  HttpServer server(options, answer);
+  server.start();
+  {
+    std::vector<RawClient> clients;
+    clients.reserve(count + 1);
+    const std::string request = request_text("GET", "/");
+    clients.emplace_back(server.port(), 120);
+    EXPECT_EQ(clients.back().ask(request).status, 200);
+    const size_t first = heap_bytes();
+    while (clients.size() < count) {
+      clients.emplace_back(server.port(), 120);
+      // Half of them have been answered, the others have never asked.
+      if (clients.size() % 2 == 0) {
+        ASSERT_EQ(clients.back().ask(request).status, 200) << clients.size();
+      }
+    }
+    ASSERT_TRUE(comes_true([&] { return server.connections() == static_cast<int>(count); }));
+    const double each = static_cast<double>(heap_bytes() - first) / static_cast<double>(count);
+    RecordProperty("connections", static_cast<int>(count));
+    RecordProperty("bytes_each", static_cast<int>(each));
+#ifndef CARPOOL_SANITIZED
+    EXPECT_LT(each, 6000) << "of heap for an idle connection, the client's side included";
+#endif
+    for (size_t i = 1; i < count; i += 97) EXPECT_EQ(clients[i].ask(request).status, 200) << i;
+    // One more takes the place of the one that is idle for longest.
+    EXPECT_EQ(RawClient(server.port()).ask(request).status, 200);
+    EXPECT_TRUE(comes_true([&] { return clients[0].readable_within(0); }));
+    EXPECT_TRUE(clients[0].closed_by_server());
+    for (RawClient& client : clients) client.close_abruptly();  // leaves no port waiting
+  }
+  EXPECT_TRUE(comes_true([&] { return server.connections() == 0; }));
   setrlimit(RLIMIT_NOFILE, &before);
 }
 
