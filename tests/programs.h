@@ -7,5 +7,6 @@ namespace carpool::end_to_end {
 
 std::string carpool_binary();
 std::string soak_binary();
+std::string engine_fault_library();
 
 }  // namespace carpool::end_to_end

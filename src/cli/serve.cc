@@ -36,6 +36,7 @@ namespace asio = boost::asio;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kDrainLook{20};    // between two looks whether everything has ended
+constexpr milliseconds kFileLook{2000};   // between two looks at the model's files
 constexpr milliseconds kLastWords{1000};  // for answers to go out after the deadline, or after the engine died
 constexpr size_t kProbeBytes = size_t{256} << 20;
 constexpr int kProbePasses = 3;
@@ -163,6 +164,7 @@ class Server {
   void on_signal(int signal);
   void look_drained();
   void finish() { control_.stop(); }
+  void look_at_files();
   void announce(const RequestLimits& limits, const EngineLoop& loop);
 
   const ServePlan plan_;
@@ -170,7 +172,7 @@ class Server {
   Log log_;
   asio::io_context control_{1};  // of the main thread
   asio::signal_set signals_{control_, SIGTERM, SIGINT};
-  asio::steady_timer timer_{control_};
+  asio::steady_timer timer_{control_}, files_timer_{control_};
   double load_started_ = 0;
   std::exception_ptr load_error_;
   bool draining_ = false, died_ = false;
@@ -220,6 +222,7 @@ void Server::load() {
     const EngineLoop& loop = *served->loop;
     service_.ready(std::move(served));
     announce(loop.limits(), loop);
+    asio::post(control_, [this] { look_at_files(); });
   } catch (...) {
     load_error_ = std::current_exception();
     asio::post(control_, [this] { finish(); });
@@ -254,6 +257,31 @@ std::unique_ptr<Served> Server::serve_parts() {
   engine->observe(recorder_.get());
   served->loop = std::make_unique<EngineLoop>(std::move(engine), plan_.loop);
   return served;
+}
+
+// Says once of each change that somebody has made to the files under the server. Most weights are copies of its own by
+// now (model/weights.h); what is read where a file is mapped shows whatever is written there.
+void Server::look_at_files() {
+  const auto* model = dynamic_cast<const Model*>(parts_->model.get());
+  if (!model || !model->weights().source) return;
+  const FileChange change = model->weights().source->change();
+  const bool written = change.kind == FileChange::Kind::kWritten;
+  if (change.kind == FileChange::Kind::kNone) {
+    service_.model_files({});
+  } else if (service_.model_files().what != change.what) {
+    service_.model_files({change.what, written});
+    if (written) {
+      log_.error(
+          "a model file was written to: embedding rows are read from it, so answers may be wrong until a restart",
+          {{"file", change.what}});
+    } else {
+      log_.warn("a model file was replaced: this server goes on with the old one", {{"file", change.what}});
+    }
+  }
+  files_timer_.expires_after(kFileLook);
+  files_timer_.async_wait([this](boost::system::error_code error) {
+    if (!error) look_at_files();
+  });
 }
 
 void Server::announce(const RequestLimits& limits, const EngineLoop& loop) {

@@ -237,6 +237,8 @@ ServePlan plan_serve(const ServeOptions& o) {
   plan.http.limits.body = static_cast<size_t>(o.max_body_bytes);
   plan.http.limits.connections = o.max_connections;
   plan.loop.max_queued = o.max_queued;
+  // Whoever can wait for the engine or run in it may have to wait for a worker first.
+  plan.service.max_waiting_work = o.max_queued + o.max_batch;
   plan.loop.tenants = static_cast<int>(plan.service.keys.size()) + (plan.service.admin_key.empty() ? 0 : 1);
   plan.engine.max_batch = o.max_batch;
   plan.engine.chunk = o.chunk;

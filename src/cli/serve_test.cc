@@ -37,6 +37,7 @@ TEST(ServePlan, ServesThisMachineAloneByDefault) {
   EXPECT_EQ(plan.policies, std::vector<std::string>{"topk"});
   EXPECT_EQ(plan.service.scope, RoutingScope::kTenant);
   EXPECT_EQ(plan.loop.max_queued, 4096);
+  EXPECT_EQ(plan.service.max_waiting_work, 4096 + 64);
   EXPECT_TRUE(plan.engine.prefix_cache);
   EXPECT_TRUE(plan.engine.preempt);
   EXPECT_NE(std::find(plan.service.hosts.begin(), plan.service.hosts.end(), "localhost"), plan.service.hosts.end());

@@ -98,20 +98,29 @@ void MappedFile::unmap() noexcept {
   size_ = 0;
 }
 
-void MappedFile::verify_unchanged() const {
+FileChange MappedFile::change() const {
+  using Kind = FileChange::Kind;
+  const auto changed = [this](Kind kind, const std::string& what) {
+    return FileChange{kind, fmt::format("{}: {}", escape(path_, kPathLimit), what)};
+  };
   struct stat status{};
   if (::stat(path_.c_str(), &status) != 0) {
-    fail(ErrorKind::kIo, path_, "gone since it was opened: " + system_reason(errno));
+    return changed(Kind::kReplaced, "gone since it was opened: " + system_reason(errno));
   }
   const Identity now = identity_of(status);
+  const bool same_file = now.inode == identity_.inode && now.device == identity_.device;
   if (now.size != identity_.size) {
-    fail(ErrorKind::kIo, path_,
-         fmt::format("changed since it was opened: had {} bytes, has {}", identity_.size, now.size));
+    return changed(same_file ? Kind::kWritten : Kind::kReplaced,
+                   fmt::format("changed since it was opened: had {} bytes, has {}", identity_.size, now.size));
   }
-  if (now.inode != identity_.inode || now.device != identity_.device) {
-    fail(ErrorKind::kIo, path_, "replaced by another file since it was opened");
-  }
-  if (now.modified_ns != identity_.modified_ns) fail(ErrorKind::kIo, path_, "written to since it was opened");
+  if (!same_file) return changed(Kind::kReplaced, "replaced by another file since it was opened");
+  if (now.modified_ns != identity_.modified_ns) return changed(Kind::kWritten, "written to since it was opened");
+  return {};
+}
+
+void MappedFile::verify_unchanged() const {
+  const FileChange found = change();
+  if (found.kind != FileChange::Kind::kNone) throw Error(ErrorKind::kIo, found.what);
 }
 
 }  // namespace carpool

@@ -16,6 +16,15 @@ struct stat;  // of <sys/stat.h>
 
 namespace carpool {
 
+// What has become of a file since it was mapped.
+struct FileChange {
+  // kReplaced: another file has its name, or none; the mapping keeps the old bytes. kWritten: the file itself was
+  // written to or changed its size, and the mapping shows what it is now, as far as it is still there.
+  enum class Kind { kNone, kReplaced, kWritten };
+  Kind kind = Kind::kNone;
+  std::string what;  // "PATH: written to since it was opened"
+};
+
 class MappedFile {
  public:
   // Maps the whole of `path`. Throws kMissing when it is absent, unreadable or not a regular file (a directory,
@@ -34,6 +43,8 @@ class MappedFile {
   const std::string& path() const { return path_; }
   int64_t modified_ns() const { return identity_.modified_ns; }  // when it was mapped, since the epoch
 
+  // Size, place and time are compared, not bytes. Does not throw.
+  FileChange change() const;
   // Throws kIo when the file at path() no longer is the one that was mapped: gone, replaced (another inode),
   // another size, or written to since. To be called after the weights were read and before "ready".
   void verify_unchanged() const;

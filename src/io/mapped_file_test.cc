@@ -128,6 +128,26 @@ TEST(MappedFile, AReplacedFileIsReportedEvenWithTheSameSizeAndTime) {
   EXPECT_EQ(text_of(file), "text");
 }
 
+TEST(MappedFile, AChangeSaysWhetherTheMappingShowsIt) {
+  using Kind = FileChange::Kind;
+  const ScratchFolder folder;
+  const std::string path = folder.write("f", "text");
+  set_time(path, 1000, 5);
+  const MappedFile file = MappedFile::open(path);
+  EXPECT_EQ(file.change().kind, Kind::kNone);
+  EXPECT_EQ(file.change().what, "");
+  folder.write("f", "next");
+  EXPECT_EQ(file.change().kind, Kind::kWritten);
+  EXPECT_EQ(file.change().what, path + ": written to since it was opened");
+  EXPECT_EQ(text_of(file), "next") << "of the same size: the mapping shows it";
+  folder.write("f", "longer");
+  EXPECT_EQ(file.change().kind, Kind::kWritten);
+  std::filesystem::rename(folder.write("g", "other"), path);
+  EXPECT_EQ(file.change().kind, Kind::kReplaced) << "whatever its size is";
+  std::filesystem::remove(path);
+  EXPECT_EQ(file.change().kind, Kind::kReplaced);
+}
+
 TEST(MappedFile, ARemovedFileIsReported) {
   const ScratchFolder folder;
   const MappedFile file = MappedFile::open(folder.write("f", "text"));

@@ -265,6 +265,15 @@ std::string WeightSource::identity() const {
   return out + fmt::format("tensors {:016x}\n", checksum64(all));
 }
 
+FileChange WeightSource::change() const {
+  FileChange worst;
+  for (const MappedFile& file : shards_) {
+    FileChange found = file.change();
+    if (found.kind > worst.kind) worst = std::move(found);
+  }
+  return worst;
+}
+
 void WeightSource::verify_unchanged() const {
   for (const MappedFile& file : shards_) file.verify_unchanged();
 }

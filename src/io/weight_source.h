@@ -58,6 +58,8 @@ class WeightSource {
 
   // MappedFile::verify_unchanged on every file (kIo): call when the weights were read, before "ready".
   void verify_unchanged() const;
+  // The first file that was written to, else the first that was replaced. Looks at each, so not for every step.
+  FileChange change() const;
 
  private:
   explicit WeightSource(std::string where) : where_(std::move(where)) {}

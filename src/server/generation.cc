@@ -189,7 +189,7 @@ asio::awaitable<void> respond(Call& call, Streams& streams, Names& names, Reply&
   Response response;
   // Scores of long prompts take long to write down.
   auto work = [&reply] { return json::serialize(reply.whole()); };
-  response.body = co_await call.service.offload(work);
+  response.body = co_await call.service.offload(call.caller, work, FairWorkers::Entry::kOfAnAdmitted);
   response.headers.emplace_back("x-carpool-routing", call.routing);
   co_await call.exchange.respond(std::move(response));
 }
@@ -238,6 +238,11 @@ Names name_all(Call& call, const Job& job, const Streams& streams, int choices) 
   return names;
 }
 
+// The request can be aborted by this name before the engine knows it.
+void name_early(Call& call, const std::string& rid) {
+  call.early_names.push_back(call.service.abortable(call.caller, rid, call.aborted));
+}
+
 Reply::Setup make_setup(Call& call, Job& job, const Served& served) {
   ReplyHead head;
   head.id = job.id;
@@ -258,14 +263,17 @@ std::string answer_id(const Call& call, const char* prefix) {
 Served& served_for_work(Call& call) {
   Served& served = call.service.served();
   served.loop->require_room(call.caller.tenant);
+  if (const std::string& client_id = call.exchange.request().client_id; !client_id.empty()) name_early(call, client_id);
   return served;
 }
 
 asio::awaitable<void> answer_job(Call& call, Job& job) {
   Served& served = call.service.served();
   if (job.generation.structure) {
+    for (const std::string& rid : job.names) name_early(call, rid);
     auto work = [&] { return call.service.constraint(*job.generation.structure); };
-    job.generation.request.constraint = co_await call.service.offload(work);
+    job.generation.request.constraint =
+        co_await call.service.offload(call.caller, work, FairWorkers::Entry::kOfAnAdmitted);
   }
   call.routing = call.service.route(call.caller, job.generation.routing, job.generation.request);
   const auto streams = std::make_shared<Streams>(call.exchange.executor());
@@ -276,6 +284,8 @@ asio::awaitable<void> answer_job(Call& call, Job& job) {
   });
   const int choices = static_cast<int>(job.prompts.size()) * job.generation.n;
   Names names = name_all(call, job, *streams, choices);
+  call.early_names.clear();  // only now: there is no moment in which an abort finds nothing
+  if (call.aborted->load()) streams->cancel();
   const bool streamed = job.generation.stream;
   Reply::Setup setup = make_setup(call, job, served);
   const std::unique_ptr<Reply> reply = job.make_reply(std::move(setup));

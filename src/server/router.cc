@@ -262,7 +262,7 @@ const std::vector<Route>& routes() {
 asio::awaitable<void> answer(Exchange& exchange, Service& service) {
   const double start = exchange.request().received > 0 ? exchange.request().received : now_seconds();
   Recorder recorder(exchange);
-  Call call{recorder, service, {}, "", -1, -1, -1, ""};
+  Call call{recorder, service, {}, "", -1, -1, -1, "", std::make_shared<std::atomic<bool>>(false), {}};
   const Route* route = nullptr;
   std::string allow;
   std::exception_ptr failure;

@@ -5,7 +5,10 @@
 // exception into the one error shape. A new endpoint is endpoints/<e>.cc with its test and one line of routes.def.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/awaitable.hpp>
+#include <memory>
+#include <vector>
 
 #include "server/http.h"
 #include "server/service.h"
@@ -25,6 +28,9 @@ struct Call {
   int prompt_tokens = -1, completion_tokens = -1;
   int cached_tokens = -1;  // of the first choice, as is `prefix`: why it were not more
   const char* prefix = "";
+  // Of a request that the engine does not know yet: whether it was aborted, and by which names it can be.
+  std::shared_ptr<std::atomic<bool>> aborted = std::make_shared<std::atomic<bool>>(false);
+  std::vector<std::shared_ptr<void>> early_names;
 };
 
 using Handler = boost::asio::awaitable<void> (*)(Call& call);

@@ -16,7 +16,7 @@
 namespace carpool {
 namespace {
 
-constexpr int kWorkers = 2;        // threads that tokenise and render templates
+constexpr int kWorkers = 2;        // threads that tokenise, render templates and make grammars
 constexpr int kRetryLoading = 5;   // seconds, when the load does not say how long it takes
 constexpr size_t kShownName = 80;  // characters of a client's text in an error
 
@@ -55,6 +55,13 @@ std::vector<int> special_tokens(const OutputFormat& format, const Tokenizer& tok
   return ids;
 }
 
+FairWorkers::Limits worker_limits(const ServiceOptions& options) {
+  FairWorkers::Limits limits;
+  limits.waiting = options.max_waiting_work;
+  limits.tenants = static_cast<int>(options.keys.size()) + (options.admin_key.empty() ? 0 : 1);
+  return limits;
+}
+
 // Tags that are special tokens would have no text.
 void choose_format(const ServiceOptions& options, Served& served) {
   const std::string& chat_template = served.tokenizer_config.chat_template.value_or("");
@@ -84,7 +91,13 @@ struct Service::Impl {
 
   mutable std::mutex mutex;
   LoadProgress progress;
-  std::multimap<std::pair<int, std::string>, RequestId> abortable;  // by tenant and name
+  ModelFiles files;
+  struct Target {
+    std::optional<RequestId> id;                 // of the engine's request
+    std::shared_ptr<std::atomic<bool>> aborted;  // or of one that is being prepared
+  };
+  std::multimap<std::pair<int, std::string>, Target> abortable;  // by tenant and name
+  std::shared_ptr<void> name(const Caller& caller, const std::string& rid, Target target);
 
   std::unique_ptr<Served> served;  // set once, by ready()
   std::unique_ptr<ConstraintCache> constraints;
@@ -97,7 +110,7 @@ Service::Service(ServiceOptions options, Log& log)
       log_(log),
       metrics_(options_.served_model_name),
       impl_(std::make_unique<Impl>()),
-      workers_(kWorkers) {
+      workers_(kWorkers, worker_limits(options_)) {
   for (const std::string& spec : options_.allowed_policies) impl_->allowed.push_back(canonical(spec));
 }
 
@@ -107,7 +120,7 @@ void Service::stop() {
   ServiceState expected = ServiceState::kReady;
   state_.compare_exchange_strong(expected, ServiceState::kDraining);
   if (Served* served = served_if_loaded()) served->loop->stop();
-  workers_.join();
+  workers_.stop();
 }
 
 void Service::loading(const LoadProgress& progress) {
@@ -118,6 +131,16 @@ void Service::loading(const LoadProgress& progress) {
 LoadProgress Service::load_progress() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->progress;
+}
+
+void Service::model_files(ModelFiles files) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->files = std::move(files);
+}
+
+Service::ModelFiles Service::model_files() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->files;
 }
 
 void Service::ready(std::unique_ptr<Served> served) {
@@ -281,30 +304,42 @@ void Service::refuse_model(const std::string& model) const {
                                                  escape(model, kShownName), escape(options_.served_model_name)));
 }
 
-std::shared_ptr<void> Service::abortable(const Caller& caller, const std::string& rid, RequestId id) {
-  const std::lock_guard lock(impl_->mutex);
-  const auto it = impl_->abortable.emplace(std::pair(caller.tenant, rid), id);
-  return {this, [impl = impl_.get(), it](void*) {
-            const std::lock_guard last(impl->mutex);
-            impl->abortable.erase(it);
+std::shared_ptr<void> Service::Impl::name(const Caller& caller, const std::string& rid, Target target) {
+  const std::lock_guard lock(mutex);
+  const auto it = abortable.emplace(std::pair(caller.tenant, rid), std::move(target));
+  return {this, [this, it](void*) {
+            const std::lock_guard last(mutex);
+            abortable.erase(it);
           }};
+}
+
+std::shared_ptr<void> Service::abortable(const Caller& caller, const std::string& rid, RequestId id) {
+  return impl_->name(caller, rid, {id, nullptr});
+}
+
+std::shared_ptr<void> Service::abortable(const Caller& caller, const std::string& rid,
+                                         std::shared_ptr<std::atomic<bool>> aborted) {
+  return impl_->name(caller, rid, {std::nullopt, std::move(aborted)});
 }
 
 int Service::abort(const Caller& caller, const std::string& rid) {
   Served* served = served_if_loaded();
   if (!served) return 0;
   std::vector<RequestId> ids;
+  int prepared = 0;
   {
     const std::lock_guard lock(impl_->mutex);
-    for (const auto& [key, id] : impl_->abortable) {
+    for (const auto& [key, target] : impl_->abortable) {
       const bool mine = caller.admin || key.first == caller.tenant;
-      if (mine && (rid.empty() || key.second == rid)) ids.push_back(id);
+      if (!mine || (!rid.empty() && key.second != rid)) continue;
+      if (target.id) ids.push_back(*target.id);
+      if (target.aborted && !target.aborted->exchange(true)) ++prepared;  // which may have several names
     }
   }
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   for (const RequestId id : ids) served->loop->cancel(id);
-  return static_cast<int>(ids.size());
+  return static_cast<int>(ids.size()) + prepared;
 }
 
 std::vector<std::vector<int64_t>>& Service::expert_counts() { return impl_->expert_counts; }

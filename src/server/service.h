@@ -7,9 +7,10 @@
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/bind_cancellation_slot.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/thread_pool.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "server/engine_loop.h"
+#include "server/fair_workers.h"
 #include "server/http.h"
 #include "server/log.h"
 #include "server/metrics.h"
@@ -41,6 +43,7 @@ struct ServiceOptions {
   bool allow_any_model = false;               // answer requests that name another model
   double ping_s = 15;                         // of silence in a stream
   double drain_s = 30;
+  int max_waiting_work = 4096;            // requests that may wait for a worker thread; see Service::offload
   json::object server_args;               // the options that apply, for /server_info
   std::string version;                    // "0.1.0 (commit)"
   double stall_s = 60;                    // without a step or an idle look the engine counts as stuck: /health says 503
@@ -100,6 +103,14 @@ class Service {
   void died(const std::string& why);
   void on_death(std::function<void()> callback);  // after died(), on the engine thread; before ready()
 
+  // What has become of the model's files: "unchanged", or a sentence; `written` when a mapped one has other bytes now.
+  struct ModelFiles {
+    std::string what = "unchanged";
+    bool written = false;
+  };
+  void model_files(ModelFiles files);
+  ModelFiles model_files() const;
+
   // The model's side. Throws ApiError 503 loading / draining / engine_dead unless the state is kReady.
   Served& served();
   // The same while draining, for work that is under way. Null while loading.
@@ -126,6 +137,9 @@ class Service {
   // While the returned guard lives, POST /abort_request of the same tenant that names `rid` (what the client called its
   // request, or the id that we answered with) cancels `id`. Every generating endpoint takes one per engine request.
   [[nodiscard]] std::shared_ptr<void> abortable(const Caller& caller, const std::string& rid, RequestId id);
+  // The same for a request that the engine does not know yet: an abort sets `aborted`.
+  [[nodiscard]] std::shared_ptr<void> abortable(const Caller& caller, const std::string& rid,
+                                                std::shared_ptr<std::atomic<bool>> aborted);
   // Cancels what is named so; how many that were. Empty `rid`: all of the tenant, or everybody's for the admin.
   int abort(const Caller& caller, const std::string& rid);
 
@@ -133,10 +147,14 @@ class Service {
   // engine thread (EngineLoop::between_steps).
   std::vector<std::vector<int64_t>>& expert_counts();
 
-  // Runs `work` on the worker threads (tokenising, templates: nothing slow on an I/O thread) and comes back to the
-  // caller's executor. Exceptions come through.
+  // Runs `work` on the worker threads (tokenising, templates: nothing slow on an I/O thread) when it is the caller's
+  // turn (fair_workers.h) and comes back to the coroutine's executor. Exceptions come through; and those of
+  // FairWorkers::post, 429 and 503, when too much waits already.
   template <class F>
-  boost::asio::awaitable<std::invoke_result_t<F>> offload(F work);
+  boost::asio::awaitable<std::invoke_result_t<F>> offload(Caller caller, F work,
+                                                          FairWorkers::Entry entry = FairWorkers::Entry::kRefusable);
+
+  int waiting_work() const { return workers_.waiting(); }  // that offload() has taken and no thread has begun
 
  private:
   const ServiceOptions options_;
@@ -146,18 +164,47 @@ class Service {
   std::atomic<ServiceState> state_{ServiceState::kLoading};
   struct Impl;
   std::unique_ptr<Impl> impl_;
-  boost::asio::thread_pool workers_;
+  FairWorkers workers_;
 };
 
 // Without a cancellation slot: when a server ends, Asio's way of cancelling work on another executor would touch what
-// the work has freed by ending meanwhile.
+// the work has freed by ending meanwhile. The coroutine, and with it `result`, stays until its handler is called.
 template <class F>
-boost::asio::awaitable<std::invoke_result_t<F>> Service::offload(F work) {
+boost::asio::awaitable<std::invoke_result_t<F>> Service::offload(Caller caller, F work, FairWorkers::Entry entry) {
+  namespace asio = boost::asio;
+  std::optional<std::invoke_result_t<F>> result;
+  std::exception_ptr error;
+  const auto start = [this, &caller, &work, entry, &result, &error](auto handler) {
+    struct Back {  // shared, because a handler may only be moved and a std::function is copied
+      decltype(handler) resume;
+      asio::executor_work_guard<asio::any_io_executor> executor;
+    };
+    const asio::any_io_executor executor = asio::get_associated_executor(handler);
+    auto back = std::make_shared<Back>(Back{std::move(handler), asio::make_work_guard(executor)});
+    const auto come_back = [](std::shared_ptr<Back> to) {
+      const asio::any_io_executor at = to->executor.get_executor();
+      asio::post(at, [to = std::move(to)] { std::move(to->resume)(); });
+    };
+    try {
+      workers_.post(caller.tenant, entry, [&work, &result, &error, back, come_back](bool go) mutable {
+        try {
+          if (!go) throw unavailable("draining", "the server is shutting down", 1);
+          result = work();
+        } catch (...) {
+          error = std::current_exception();
+        }
+        come_back(std::move(back));  // from here on none of this may be touched
+      });
+    } catch (...) {
+      error = std::current_exception();
+      come_back(std::move(back));
+    }
+  };
   // A variable, because GCC 12 destroys temporaries of an expression with co_await twice.
-  auto task = [work = std::move(work)]() -> boost::asio::awaitable<std::invoke_result_t<F>> { co_return work(); };
-  co_return co_await boost::asio::co_spawn(
-      workers_, std::move(task),
-      boost::asio::bind_cancellation_slot(boost::asio::cancellation_slot(), boost::asio::use_awaitable));
+  auto token = asio::bind_cancellation_slot(asio::cancellation_slot(), asio::use_awaitable);
+  co_await asio::async_initiate<decltype(token), void()>(start, token);
+  if (error) std::rethrow_exception(error);
+  co_return std::move(*result);
 }
 
 }  // namespace carpool

@@ -1,9 +1,11 @@
 // What the users of one server may learn of each other, and take from each other: nothing but time.
 #include <gtest/gtest.h>
 
+#include <future>
 #include <string>
 
 #include "server/canary_service_test_util.h"
+#include "server/slow_work_test_util.h"
 
 namespace carpool {
 namespace {
@@ -181,6 +183,43 @@ TEST(Tenants, ErrorsNeverRepeatWhatAPromptSays) {
     EXPECT_EQ(reply.body.find("hunter2"), std::string::npos) << reply.body;
   }
   EXPECT_EQ(s.log_text().find("hunter2"), std::string::npos);
+}
+
+// O7: two threads render templates, tokenise and make grammars for everybody.
+TEST(Tenants, AFloodOfSlowWorkKeepsAnotherKeyWaitingForOneTurn) {
+  CanaryService s(two_users());
+  SlowWork flood(*s, /*tenant=*/0, 300);
+  flood.wait_begun(2);
+  auto answer = std::async(std::launch::async, [&] {
+    return s.call("POST", "/tokenize", R"({"prompt":"short","add_special_tokens":false})", kBeta);
+  });
+  // A thread that is let go takes Alpha's next piece or Beta's, and then the other of the two.
+  for (int i = 0; i < 8 && answer.wait_for(std::chrono::milliseconds(i == 0 ? 50 : 500)) != std::future_status::ready;
+       ++i)
+    flood.let(1);
+  ASSERT_EQ(answer.wait_for(std::chrono::seconds(0)), std::future_status::ready) << "it waits behind the flood";
+  const FakeReply reply = answer.get();
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.json().at("count"), 5);
+  EXPECT_LE(flood.begun(), 10);
+}
+
+TEST(Tenants, AKeyHasAShareOfTheWorkThatMayWait) {
+  ServiceOptions options = two_users();
+  options.max_waiting_work = 8;  // two of one key
+  CanaryService s(std::move(options));
+  SlowWork busy(*s, /*tenant=*/0, 4);
+  busy.wait_begun(2);
+  const std::string body = R"({"prompt":"short"})";
+  for (const char* path : {"/tokenize", "/v1/completions"}) {
+    const FakeReply refused = s.call("POST", path, body, kAlpha);
+    EXPECT_EQ(refused.status, 429);
+    EXPECT_EQ(refused.code(), "key_queue_full") << path;
+    EXPECT_EQ(refused.header("retry-after"), "1");
+  }
+  auto beta = std::async(std::launch::async, [&] { return s.call("POST", "/tokenize", body, kBeta).status; });
+  busy.let(4);
+  EXPECT_EQ(beta.get(), 200);
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ boost::asio::awaitable<void> post_policy(Call& call) {
   if (wanted.empty()) throw bad_request("missing_field", "policy must be a spec such as oea:k0=5", "policy");
   const RoutingScope scope = call.service.options().scope;
   const EngineWork work = [&wanted, scope](Engine& engine) { return change_policy(engine, wanted, scope); };
-  const json::object answer = co_await on_engine(call.service, work);
+  const json::object answer = co_await on_engine(call, work);
   log_change(call.service.log(), answer);
   Response response = json_response(answer);
   co_await call.exchange.respond(std::move(response));
@@ -67,7 +67,7 @@ boost::asio::awaitable<void> post_policy(Call& call) {
 
 boost::asio::awaitable<void> post_flush_cache(Call& call) {
   const EngineWork work = flush;
-  const json::object answer = co_await on_engine(call.service, work);
+  const json::object answer = co_await on_engine(call, work);
   Response response = json_response(answer);
   co_await call.exchange.respond(std::move(response));
 }

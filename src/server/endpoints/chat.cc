@@ -25,7 +25,7 @@ Job read_job(const Call& call, const Served& served) {
 boost::asio::awaitable<void> post_chat_completions(Call& call) {
   const Served& served = served_for_work(call);
   auto work = [&] { return read_job(call, served); };
-  Job job = co_await call.service.offload(work);
+  Job job = co_await call.service.offload(call.caller, work);
   co_await answer_job(call, job);
 }
 
@@ -36,7 +36,7 @@ boost::asio::awaitable<void> post_apply_template(Call& call) {
     return join(render(served.chat_template, served.tokenizer_config, read_chat_messages(body)));
   };
   json::object out;
-  out["prompt"] = co_await call.service.offload(work);
+  out["prompt"] = co_await call.service.offload(call.caller, work);
   Response response = json_response(out);
   co_await call.exchange.respond(std::move(response));
 }

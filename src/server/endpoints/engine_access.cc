@@ -40,10 +40,10 @@ Served& loaded(Service& service) {
   return service.served();
 }
 
-boost::asio::awaitable<json::object> on_engine(Service& service, const EngineWork& work) {
-  EngineLoop& loop = *loaded(service).loop;
+boost::asio::awaitable<json::object> on_engine(const Call& call, const EngineWork& work) {
+  EngineLoop& loop = *loaded(call.service).loop;
   const auto task = [&loop, &work] { return wait_for_engine(loop, work); };
-  co_return co_await service.offload(task);
+  co_return co_await call.service.offload(call.caller, task);
 }
 
 json::object routing_totals(const RoutingCounters& c) {

@@ -33,14 +33,14 @@ json::object dump(Engine& engine, const Counts& counts) {
 boost::asio::awaitable<void> post_start_expert_record(Call& call) {
   Counts& counts = call.service.expert_counts();
   const EngineWork work = [&counts](Engine& engine) { return start(engine, counts); };
-  const json::object answer = co_await on_engine(call.service, work);
+  const json::object answer = co_await on_engine(call, work);
   Response response = json_response(answer);
   co_await call.exchange.respond(std::move(response));
 }
 
 boost::asio::awaitable<void> post_stop_expert_record(Call& call) {
   const EngineWork work = stop;
-  const json::object answer = co_await on_engine(call.service, work);
+  const json::object answer = co_await on_engine(call, work);
   Response response = json_response(answer);
   co_await call.exchange.respond(std::move(response));
 }
@@ -48,7 +48,7 @@ boost::asio::awaitable<void> post_stop_expert_record(Call& call) {
 boost::asio::awaitable<void> post_dump_expert_record(Call& call) {
   const Counts& counts = call.service.expert_counts();
   const EngineWork work = [&counts](Engine& engine) { return dump(engine, counts); };
-  const json::object answer = co_await on_engine(call.service, work);
+  const json::object answer = co_await on_engine(call, work);
   Response response = json_response(answer);
   co_await call.exchange.respond(std::move(response));
 }

@@ -96,7 +96,7 @@ Job read_job(const Call& call, const Served& served) {
 boost::asio::awaitable<void> post_generate(Call& call) {
   const Served& served = served_for_work(call);
   auto work = [&] { return read_job(call, served); };
-  Job job = co_await call.service.offload(work);
+  Job job = co_await call.service.offload(call.caller, work);
   co_await answer_job(call, job);
 }
 

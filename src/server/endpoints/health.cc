@@ -61,7 +61,10 @@ Response health_of(Service& service) {
     return not_healthy("stuck",
                        unavailable("engine_dead", fmt::format("the engine has made no step for {:.0f} s", silent), 0));
   }
-  return json_response({{"status", "ok"}, {"running", state.running}, {"waiting", state.waiting}});
+  json::object body{{"status", "ok"}, {"running", state.running}, {"waiting", state.waiting}};
+  // It generates, and perhaps not what it should; which file it is, is for those with a key (/server_info).
+  if (service.model_files().written) body["model_files"] = "written";
+  return json_response(body);
 }
 
 }  // namespace

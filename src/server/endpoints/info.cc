@@ -85,6 +85,7 @@ json::object server_info(Service& service) {
   out["tool_call_parser"] = served.format.calls_name();
   out["max_total_num_tokens"] = int64_t{state.kv_total_blocks} * KvCache::kBlockTokens;
   out["memory"] = served.memory_text;
+  out["model_files"] = service.model_files().what;
   out["bytes_per_expert"] = served.sizes.bytes_per_expert;
   out["dense_bytes_per_step"] = served.sizes.dense_bytes;
   out["read_gbps"] = served.sizes.read_gbps;

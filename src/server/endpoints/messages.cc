@@ -31,7 +31,7 @@ size_t count_tokens(const Call& call, const Served& served) {
 boost::asio::awaitable<void> post_messages(Call& call) {
   const Served& served = served_for_work(call);
   auto work = [&] { return read_job(call, served); };
-  Job job = co_await call.service.offload(work);
+  Job job = co_await call.service.offload(call.caller, work);
   co_await answer_job(call, job);
 }
 
@@ -39,7 +39,7 @@ boost::asio::awaitable<void> post_count_tokens(Call& call) {
   const Served& served = call.service.served();
   auto work = [&] { return count_tokens(call, served); };
   json::object out;
-  out["input_tokens"] = co_await call.service.offload(work);
+  out["input_tokens"] = co_await call.service.offload(call.caller, work);
   Response response = json_response(out);
   co_await call.exchange.respond(std::move(response));
 }

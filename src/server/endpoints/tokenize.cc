@@ -88,7 +88,7 @@ using Work = json::object (*)(const Call&, const Served&);
 boost::asio::awaitable<void> answer_with(Call& call, Work make) {
   const Served& served = call.service.served();
   auto work = [&call, &served, make] { return make(call, served); };
-  const json::object out = co_await call.service.offload(work);
+  const json::object out = co_await call.service.offload(call.caller, work);
   Response response = json_response(out);
   co_await call.exchange.respond(std::move(response));
 }
