@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "base/error.h"
@@ -14,8 +15,18 @@
 namespace carpool {
 namespace {
 
-// Shortest text that reads back as the same float32.
-std::string floats(std::span<const float> values) { return fmt::format("[{}]", fmt::join(values, ",")); }
+// Shortest text that reads back as the same float32; "-0" would read back as the integer. What is not finite (the score
+// of an expert that may not be chosen) is null: JSON has no infinities.
+std::string number(float value) {
+  if (!std::isfinite(value)) return "null";
+  return value == 0 && std::signbit(value) ? "-0.0" : fmt::format("{}", value);
+}
+
+std::string floats(std::span<const float> values) {
+  std::string text;
+  for (const float value : values) text += (text.empty() ? "" : ",") + number(value);
+  return "[" + text + "]";
+}
 
 bool all_have(const std::vector<TraceSequence>& sequences, std::vector<float> TraceSequence::* member) {
   return !sequences.empty() &&
@@ -101,13 +112,7 @@ std::string trace_line(const Trace& t, const TraceSequence& s, int position, int
   if (!s.tokens.empty()) line += fmt::format(",\"token\":{}", s.tokens[p]);
   if (!s.logits.empty() && s.logits[p] != 0) line += fmt::format(",\"logits\":\"{:016x}\"", s.logits[p]);
   if (!weights.empty()) line += fmt::format(",\"weights\":[{}]", weights);
-  // -inf (an expert that may not be chosen) is null: JSON has no infinities.
-  const auto spelled = [](std::string text) {
-    for (size_t at; (at = text.find("-inf")) != std::string::npos;) text.replace(at, 4, "null");
-    for (size_t at; (at = text.find("nan")) != std::string::npos;) text.replace(at, 3, "null");
-    return text;
-  };
-  if (!rank.empty()) line += fmt::format(",\"rank\":[{}],\"mix\":[{}]", spelled(rank), mix);
+  if (!rank.empty()) line += fmt::format(",\"rank\":[{}],\"mix\":[{}]", rank, mix);
   return line + "}";
 }
 

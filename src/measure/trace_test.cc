@@ -57,7 +57,7 @@ TEST(Traces, TheOwnFormatComesBackAsItWas) {
                   {0, 1, 2, -1, 1, 2, 0, 2},
                   {.5f, .25f, odd, 0, 1, 2, 3, 4},
                   {3, 2, 1, none, none, 1, 1, 2, 3, 4, 5, 6},
-                  {1, 0, 0, .5f, odd, 0, 1, 2, 3, 4, 5, 6}}};
+                  {1, 0, -0.0f, .5f, odd, 0, 1, 2, 3, 4, 5, 6}}};
   write_trace(t, folder / "t.jsonl");
   const Trace back = read_traces({folder / "t.jsonl"});
   EXPECT_EQ(back.model, t.model);
@@ -68,6 +68,7 @@ TEST(Traces, TheOwnFormatComesBackAsItWas) {
   EXPECT_EQ(back.sequences[0].weights, t.sequences[0].weights);
   EXPECT_EQ(back.sequences[0].rank, t.sequences[0].rank);
   EXPECT_EQ(back.sequences[0].mix, t.sequences[0].mix);
+  EXPECT_TRUE(std::signbit(back.sequences[0].mix[2])) << "bit for bit";
   EXPECT_TRUE(back.has_scores());
   EXPECT_TRUE(back.notes.empty());
 }

@@ -314,6 +314,9 @@ class Checker {
     for (float r : case_.rank) {
       if (r != case_.rank[0] || !(r > -kInf)) return;
     }
+    for (float w : case_.weight) {
+      if (w != case_.weight[0]) return;  // pools are filled by weight
+    }
     for (int t = 0; t < case_.rows(); ++t) {
       const std::vector<int> row = row_of(chosen_, t);
       for (size_t i = 0; i < row.size(); ++i) {
