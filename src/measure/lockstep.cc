@@ -56,50 +56,57 @@ class DocumentBatch {
         documents_(documents),
         passes_(passes),
         observer_(observer),
+        logits_(passes.size()),
         reference_sum_(passes[0].blocks.size()) {}
 
-  // Step `t` of the documents `which`, one per row.
+  // Step `t` of the documents `which`, one per row: first all forward passes, then what their logits are worth, so that
+  // every pass is timed after another one. Who comes first changes from step to step.
   void step(std::span<const size_t> which, int t) {
+    for (size_t i = 0; i < passes_.size(); ++i) forward(which, t, (turn_ + i) % passes_.size());
+    turn_ = (turn_ + 1) % passes_.size();
     for (size_t p = 0; p < passes_.size(); ++p) {
-      Pass& pass = passes_[p];
-      rows_.clear();
-      for (size_t b = 0; b < which.size(); ++b) {
-        rows_.push(documents_[which[b]][static_cast<size_t>(t)], t, pass.blocks[b].data(), {Phase::kDecode, false, 0},
-                   true);
-      }
-      RoutingCounters counters;
-      const double start = now_seconds();
-      StepObserver* const observer = p + 1 == passes_.size() ? observer_ : nullptr;
-      const Matrix logits = model_.forward(rows_, pass.kv, *pass.policy, {.routing = &counters, .observer = observer});
-      const double seconds = now_seconds() - start;
-      pass.run.routing.add(counters);
-      const auto layers = static_cast<double>(std::max<int64_t>(counters.layers, 1));
-      pass.run.steps.push_back({static_cast<float>(seconds * 1e3),
-                                static_cast<float>(static_cast<double>(counters.distinct_experts) / layers)});
-      const auto width = static_cast<size_t>(logits.cols);
-      if (p == 0) reference_.assign(logits.data, logits.data + static_cast<size_t>(logits.rows) * width);
-      for (size_t b = 0; b < which.size(); ++b) {
-        if (observer) {
-          observer->row(static_cast<int>(b), which[b] + 1, t, rows_.tokens[b],
-                        {logits.row(static_cast<int>(b)), width});
-        }
-        take(pass.run, p == 0, which[b], t, b, {logits.row(static_cast<int>(b)), width});
-      }
+      for (size_t b = 0; b < which.size(); ++b) take(passes_[p].run, p, which[b], t, b);
+    }
+    if (!observer_) return;
+    for (size_t b = 0; b < which.size(); ++b) {
+      observer_->row(static_cast<int>(b), which[b] + 1, t, rows_.tokens[b], row(passes_.size() - 1, b));
     }
   }
 
  private:
-  void take(LockstepRun& run, bool is_reference, size_t d, int t, size_t b, std::span<const float> row) {
-    const std::span<const float> base(reference_.data() + b * row.size(), row.size());
-    const double sum = log_sum_exp(row);
-    if (is_reference) reference_sum_[b] = sum;
-    const double loss = sum - row[static_cast<size_t>(documents_[d][static_cast<size_t>(t) + 1])];
-    const double kl = is_reference ? 0 : divergence(base, reference_sum_[b], row, sum);
+  void forward(std::span<const size_t> which, int t, size_t p) {
+    Pass& pass = passes_[p];
+    rows_.clear();
+    for (size_t b = 0; b < which.size(); ++b) {
+      rows_.push(documents_[which[b]][static_cast<size_t>(t)], t, pass.blocks[b].data(), {Phase::kDecode, false, 0},
+                 true);
+    }
+    RoutingCounters counters;
+    StepObserver* const observer = p + 1 == passes_.size() ? observer_ : nullptr;
+    const double start = now_seconds();
+    const Matrix logits = model_.forward(rows_, pass.kv, *pass.policy, {.routing = &counters, .observer = observer});
+    const double seconds = now_seconds() - start;
+    pass.run.routing.add(counters);
+    const auto layers = static_cast<double>(std::max<int64_t>(counters.layers, 1));
+    pass.run.steps.push_back({static_cast<float>(seconds * 1e3),
+                              static_cast<float>(static_cast<double>(counters.distinct_experts) / layers)});
+    width_ = static_cast<size_t>(logits.cols);
+    logits_[p].assign(logits.data, logits.data + static_cast<size_t>(logits.rows) * width_);
+  }
+
+  std::span<const float> row(size_t p, size_t b) const { return std::span(logits_[p]).subspan(b * width_, width_); }
+
+  void take(LockstepRun& run, size_t p, size_t d, int t, size_t b) {
+    const std::span<const float> base = row(0, b), mine = row(p, b);
+    const double sum = log_sum_exp(mine);
+    if (p == 0) reference_sum_[b] = sum;
+    const double loss = sum - mine[static_cast<size_t>(documents_[d][static_cast<size_t>(t) + 1])];
+    const double kl = p == 0 ? 0 : divergence(base, reference_sum_[b], mine, sum);
     if (!std::isfinite(loss) || !std::isfinite(kl)) refuse_logits(d, t);
     run.loss[d] += loss;
     run.kl[d] += kl;
-    run.agree[d] += is_reference || argmax(base) == argmax(row);
-    if (!is_reference) run.token_kl.push_back(static_cast<float>(kl));
+    run.agree[d] += p == 0 || argmax(base) == argmax(mine);
+    if (p != 0) run.token_kl.push_back(static_cast<float>(kl));
   }
 
   Model& model_;
@@ -107,7 +114,8 @@ class DocumentBatch {
   std::vector<Pass>& passes_;
   StepObserver* observer_;
   Rows rows_;
-  std::vector<float> reference_;
+  size_t turn_ = 0, width_ = 0;
+  std::vector<std::vector<float>> logits_;  // of each pass
   std::vector<double> reference_sum_;
 };
 
