@@ -108,8 +108,9 @@ def finish_weights(mix, experts, request, divide_by=F32(0), total=F32(0)):
 class Batch:
     """The rows of one step: rank [T][E], mix [T][E], rows [T] of {phase, isolated, group}, E and K."""
 
-    def __init__(self, rank, mix, rows, top_k, tables=None):
+    def __init__(self, rank, mix, rows, top_k, tables=None, layer=0):
         self.rank, self.mix, self.rows, self.top_k, self.tables = rank, mix, rows, top_k, tables or {}
+        self.layer = layer
         self.n_experts = len(rank[0])
 
     def order(self, t):
@@ -164,6 +165,12 @@ def oea_base(batch, t, k0, p):
     return best
 
 
+def k0_of(batch, text):
+    """The number of "5", or that of the batch's layer of "5/3/0"; 0 for layers that the list does not name."""
+    numbers = text.split("/")
+    return int(numbers[0] if len(numbers) == 1 else dict(enumerate(numbers)).get(batch.layer, 0))
+
+
 def oea(batch, arguments):
     """Opportunistic Expert Activation, arXiv 2511.02237, algorithm 2, with guards and groups."""
     auto, p = arguments["k0"] == "auto", float(arguments.get("p", 1))
@@ -173,11 +180,11 @@ def oea(batch, arguments):
     keep, lend = arguments.get("underfill") == "keep", arguments.get("lend") == "prefill"
     guard = arguments.get("guard", "on") == "on"
     by_table = arguments["k0"] == "table"
-    if not auto and not by_table and int(arguments["k0"]) == 0:
+    if not auto and not by_table and k0_of(batch, arguments["k0"]) == 0:
         return batch.all_plain("policy")
 
     groups = {row["group"] for row in batch.rows}
-    own_k0 = 0 if auto else batch.tables["k0"] if by_table else int(arguments["k0"])
+    own_k0 = 0 if auto else batch.tables["k0"] if by_table else k0_of(batch, arguments["k0"])
     k0s = {g: largest_k0(batch, g, arguments["t"]) if auto else own_k0 for g in groups}
     n_rows = sum(row["phase"] != "pad" for row in batch.rows)
     union, eligible = {}, {}
@@ -459,7 +466,7 @@ def make_batch(request):
             [{}] * len(request["logits"])]
     scored = [score_row(np.array([decode(x) for x in row], F32), request) for row in request["logits"]]
     return Batch([rank for rank, _ in scored], [mix for _, mix in scored], rows, request["top_k"],
-                 request.get("tables"))
+                 request.get("tables"), request.get("layer", 0))
 
 
 def weigh(batch, t, row, request, norm):

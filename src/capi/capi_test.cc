@@ -275,6 +275,29 @@ void expect_no_handle(int32_t status, const std::string& text, const char* polic
   EXPECT_NE(std::string(error.text).find(text), std::string::npos) << error.text;
 }
 
+TEST(CApi, AListByLayerHasItsLayersAndNoOthers) {
+  const Handle routing = create("oea:k0=1/0", simple_model(4, 2));
+  const float logits[8] = {4, 3, 2, 1, 1, 4, 2, 3};
+  int32_t ids[4];
+  float weights[4];
+  carpool_routing_batch b;
+  carpool_routing_batch_init(&b, sizeof b);
+  b.rows = 2;
+  b.logits = logits;
+  b.ids = ids;
+  b.weights = weights;
+  b.columns = 2;
+  carpool_routing_error error;
+  ASSERT_EQ(carpool_routing_route(routing.get(), &b, &error), CARPOOL_ROUTING_OK) << error.text;
+  EXPECT_EQ((std::vector<int32_t>(ids, ids + 4)), (std::vector<int32_t>{0, 1, 1, 0}));
+  b.layer = 1;
+  ASSERT_EQ(carpool_routing_route(routing.get(), &b, &error), CARPOOL_ROUTING_OK) << error.text;
+  EXPECT_EQ((std::vector<int32_t>(ids, ids + 4)), (std::vector<int32_t>{0, 1, 1, 3})) << "plain";
+  b.layer = 2;
+  EXPECT_EQ(carpool_routing_route(routing.get(), &b, &error), CARPOOL_ROUTING_BAD_ARGUMENT);
+  EXPECT_NE(std::string(error.text).find("layer 2 is none of the 2"), std::string::npos) << error.text;
+}
+
 TEST(CApi, AHandleThatCannotWorkIsNotMade) {
   const carpool_routing_model good = simple_model(8, 4);
   const auto with = [&](auto change) {

@@ -132,6 +132,8 @@ void Router::check(const carpool_routing_batch& b) const {
     bad(fmt::format("{} columns are too few: {} with {} experts per token and {} shared need {}", b.columns, spec_,
                     top_k_, n_shared_, columns()));
   }
+  if (const int layers = policy_->layers(); layers > 0 && (b.layer < 0 || b.layer >= layers))
+    bad(fmt::format("layer {} is none of the {} that {} has values for", b.layer, layers, spec_));
   if (int64_t{b.rows} * routed_columns_ > kMostSlots) {
     bad(fmt::format("{} rows of {} experts are more than {} slots", b.rows, routed_columns_, kMostSlots));
   }

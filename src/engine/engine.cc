@@ -45,6 +45,7 @@ SchedulerOptions scheduler_options(const EngineOptions& options) {
 }
 
 void check_fits(const Policy& policy, const ModelConfig& config) {
+  check_layers(policy, config.layers);
   if (config.moe_layers() > 0) return policy.check(config.n_experts, config.top_k);
   if (policy.spec() == "topk") return;
   throw Error(ErrorKind::kConfig,

@@ -230,7 +230,11 @@ void check_layer(const LayerOptions& o) {
   if (o.batches.empty()) refuse("no batch to measure");
   if (o.policies.empty()) refuse("no policy to measure");
   for (const int b : o.batches) check_range("a batch", b, 1, kMostTokens);
-  for (const std::string& spec : o.policies) make_policy(spec)->check(o.shape.n_experts, o.shape.top_k);
+  for (const std::string& spec : o.policies) {
+    const std::unique_ptr<Policy> policy = make_policy(spec);
+    if (policy->layers() > 0) refuse(fmt::format("policy {}: one layer is measured here: give its own value", spec));
+    policy->check(o.shape.n_experts, o.shape.top_k);
+  }
 }
 
 std::vector<LayerRow> run_layer(Ops& ops, const LayerOptions& options) {

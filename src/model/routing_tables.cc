@@ -260,34 +260,41 @@ void write_routing_tables(const std::string& path, const RoutingTablesFile& file
   out.commit();
 }
 
-std::unique_ptr<Policy> make_policy(std::string_view spec, const Model& model) {
-  std::unique_ptr<Policy> policy = make_policy(spec);
-  const std::string path = policy->tables_file();
-  if (path.empty()) return policy;
+void give_tables(Policy& policy, const std::string& routers, std::span<const int> moe_layers) {
+  const std::string path = policy.tables_file();
+  if (path.empty()) return;
   auto file = std::make_shared<RoutingTablesFile>(read_routing_tables(path));
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorKind::kConfig, fmt::format("{}: {}", escape(path, 400), what));
   };
-  const ModelConfig& c = model.config();
-  const std::string own = router_hash(model);
-  if (file->model != own) {
+  if (file->model != routers) {
     const RoutingTables& t = file->tables;
-    refuse(
-        fmt::format("tables of another model (routers {}, {} layers, {} of {} experts) than this one (routers {}, {} "
-                    "layers, {} of {} experts)",
-                    escape(file->model), t.layers.size(), t.top_k, t.n_experts, own.empty() ? "none" : own, c.layers,
-                    c.top_k, c.n_experts));
+    refuse(fmt::format("tables of another model (routers {}, {} layers, {} of {} experts) than this one (routers {})",
+                       escape(file->model), t.layers.size(), t.top_k, t.n_experts,
+                       routers.empty() ? "none" : escape(routers)));
   }
+  for (const int l : moe_layers) {
+    if (!file->tables.layer(l)) refuse(fmt::format("it has no tables of layer {}", l));
+  }
+  policy.use_tables(std::shared_ptr<const RoutingTables>(file, &file->tables));
+}
+
+std::unique_ptr<Policy> make_policy(std::string_view spec, const Model& model) {
+  std::unique_ptr<Policy> policy = make_policy(spec);
+  const ModelConfig& c = model.config();
+  check_layers(*policy, c.layers);
+  if (policy->tables_file().empty()) return policy;
+  std::vector<int> layers;
   for (size_t l = 0; l < c.moe_layer.size(); ++l) {
-    const bool tabled = file->tables.layer(static_cast<int>(l)) != nullptr;
-    if (c.moe_layer[l] && !tabled) refuse(fmt::format("it has no tables of layer {}", l));
+    if (c.moe_layer[l]) layers.push_back(static_cast<int>(l));
   }
-  policy->use_tables(std::shared_ptr<const RoutingTables>(file, &file->tables));
+  give_tables(*policy, router_hash(model), layers);
   return policy;
 }
 
 void check_spec(std::string_view spec, const ModelConfig& config) {
   const std::unique_ptr<Policy> policy = make_policy(spec);
+  check_layers(*policy, config.layers);
   if (policy->tables_file().empty()) policy->check(config.n_experts, config.top_k);
 }
 

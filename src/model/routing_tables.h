@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -36,8 +37,13 @@ void write_routing_tables(const std::string& path, const RoutingTablesFile& file
 // Throws as write_routing_tables would for what is at `path` now.
 void check_routing_tables_output(const std::string& path);
 
-// make_policy (routing/policy.h) with the tables that the spec names, which must be of this model and its MoE layers:
-// Error{kConfig} otherwise. Does not check the other arguments against the model: Policy::check does.
+// Gives a policy the tables that its spec names, if it names any, which must be of the model with these routers
+// (router_hash), and of all of `moe_layers`: Error{kConfig} otherwise, as in read_routing_tables.
+void give_tables(Policy& policy, const std::string& routers, std::span<const int> moe_layers);
+
+// make_policy (routing/policy.h) with the tables that the spec names, which must be of this model and its MoE layers,
+// as must a list of values by layer: Error{kConfig} otherwise. Does not check the other arguments against the model:
+// Policy::check does.
 std::unique_ptr<Policy> make_policy(std::string_view spec, const Model& model);
 
 // Whether the spec fits a model with routed experts, as far as can be told before it is loaded: as Policy::check, but a

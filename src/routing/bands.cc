@@ -20,6 +20,15 @@ constexpr size_t kMostBands = 64;
                                               what));
 }
 
+// What bands must have in common.
+void check_together(const Policy& one, const Policy& other) {
+  if (one.layers() != 0 && other.layers() != 0 && one.layers() != other.layers())
+    fail(fmt::format("one band has values for {} layers, another for {}", one.layers(), other.layers()));
+  const std::string file = one.tables_file(), file2 = other.tables_file();
+  if (!file.empty() && !file2.empty() && file != file2)
+    fail(fmt::format("the bands' tables are of one file, not of {} and {}", escape(file, 200), escape(file2, 200)));
+}
+
 }  // namespace
 
 Bands::Bands(std::vector<Band> bands) : bands_(std::move(bands)) {
@@ -66,6 +75,25 @@ void Bands::check(int n_experts, int top_k) const {
   for (const Band& band : bands_) band.policy->check(n_experts, top_k);
 }
 
+int Bands::layers() const {
+  int layers = 0;
+  for (const Band& band : bands_) layers = std::max(layers, band.policy->layers());
+  return layers;
+}
+
+std::string Bands::tables_file() const {
+  for (const Band& band : bands_) {
+    if (!band.policy->tables_file().empty()) return band.policy->tables_file();
+  }
+  return "";
+}
+
+void Bands::use_tables(std::shared_ptr<const RoutingTables> tables) {
+  for (const Band& band : bands_) {
+    if (!band.policy->tables_file().empty()) band.policy->use_tables(tables);
+  }
+}
+
 std::unique_ptr<Policy> make_bands(std::string_view text) {
   std::vector<Band> bands;
   while (true) {
@@ -83,7 +111,7 @@ std::unique_ptr<Policy> make_bands(std::string_view text) {
     const std::string_view spec = item.substr(equals + 1);
     if (spec.starts_with(kBandsPrefix)) fail("a band cannot hold bands");
     band.policy = make_policy(spec);
-    if (!band.policy->tables_file().empty()) fail("a band cannot hold a policy with tables");
+    for (const Band& other : bands) check_together(*other.policy, *band.policy);
     bands.push_back(std::move(band));
     if (item.size() == text.size()) break;
     text.remove_prefix(item.size() + 1);

@@ -2,7 +2,8 @@
 //
 // Owns Bands, a Policy made of others, and its text: "bands:4=oea:k0=5;16=oea:k0=4,min_batch=2;64=topk". A group of n
 // rows that a policy may re-route is decided by the policy of the largest number that is not above n; with fewer rows
-// than the first number it stays plain (reason min_batch). Groups of different bands do not see each other. This is
+// than the first number it stays plain (reason min_batch). Groups of different bands do not see each other. Bands
+// with tables have them from one file. This is
 // what `carpool tune` writes and --policy auto reads: savings and costs depend on the size of the batch.
 #pragma once
 
@@ -30,6 +31,9 @@ class Bands final : public Policy {
   std::string spec() const override;
   bool is_plain(int top_k) const override;
   void check(int n_experts, int top_k) const override;
+  int layers() const override;
+  std::string tables_file() const override;
+  void use_tables(std::shared_ptr<const RoutingTables> tables) override;
 
  private:
   std::vector<Band> bands_;

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "routing/cases_test_util.h"
+#include "routing/tables_test_util.h"
 
 namespace carpool {
 namespace {
@@ -53,6 +54,37 @@ TEST(Bands, TheSpecIsCanonicalAndReadsBack) {
   EXPECT_TRUE(make_policy("bands:4=topk;8=oea:k0=8")->is_plain(8));
   EXPECT_THROW(bands->check(64, 4), Error) << "k0 above K";
   EXPECT_NO_THROW(bands->check(64, 8));
+}
+
+TEST(Bands, BandsShareOneFileOfTables) {
+  const auto bands = make_policy("bands:2=prune:k0=1;4=sere:table=t,k0=1;7=oea:k0=table,table=t,guard=off");
+  EXPECT_EQ(bands->tables_file(), "t");
+  EXPECT_TRUE(bands->properties().uses_tables);
+  EXPECT_EQ(make_policy("bands:2=prune:k0=1")->tables_file(), "");
+  EXPECT_THROW(bands->check(8, 4), Error) << "no tables yet";
+  EXPECT_THROW(make_policy("bands:2=sere:table=t,k0=1;4=exfold:table=u,m=4"), Error) << "two files";
+  test::Rng rng(7);
+  int tabled = 0;
+  for (int i = 0; i < 400; ++i) {
+    test::Case c = test::random_case(rng);
+    for (TokenInfo& token : c.tokens) token = {Phase::kDecode, false, 0};
+    const auto tables = test::random_tables(c.n_experts, c.top_k, static_cast<uint64_t>(i));
+    bands->use_tables(tables);
+    bands->check(c.n_experts, c.top_k);
+    const int rows = c.rows();
+    const auto alone = make_policy(rows < 2   ? "topk"
+                                   : rows < 4 ? "prune:k0=1"
+                                   : rows < 7 ? "sere:table=t,k0=1"
+                                              : "oea:k0=table,table=t,guard=off");
+    if (!alone->tables_file().empty()) alone->use_tables(tables);
+    tabled += rows >= 4;
+    const Selection got = select(*bands, c), want = select(*alone, c);
+    for (int t = 0; t < rows; ++t) {
+      ASSERT_EQ(row(got, t), row(want, t)) << "case " << i << " row " << t << " of " << rows;
+      for (int s = got.begin(t); s < got.end(t); ++s) EXPECT_EQ(got.mix(s), want.mix(s)) << "case " << i;
+    }
+  }
+  EXPECT_GT(tabled, 50);
 }
 
 TEST(Bands, WhatIsNoTextOfBandsIsOneSentence) {

@@ -16,6 +16,7 @@ namespace {
 
 struct OeaArguments {
   int k0 = 0;  // with `target`: the largest of 1 to K whose union the target holds; with `table`: each layer's
+  std::vector<int> by_layer;  // in place of k0: each layer's, 0 for plain ones
   std::string table;
   std::optional<Budget> target;
   double p = 1;      // 1 and above: no mass test
@@ -37,8 +38,10 @@ class Oea final : public PolicyBase {
   void select(const RouterInput& in, Scratch& scratch, Selection& out) const override;
   bool is_plain(int top_k) const override;
   void check(int n_experts, int top_k) const override;
+  int layers() const override { return static_cast<int>(arg_.by_layer.size()); }
 
  private:
+  int own_k0(int layer) const;
   void find_k0(const RouterInput& in, int n_groups, Scratch& scratch) const;
   void collect(const RouterInput& in, Scratch& scratch, ExpertSets& unions) const;
   float lowest_weight(const RouterInput& in, int t, Scratch& scratch) const;
@@ -47,11 +50,17 @@ class Oea final : public PolicyBase {
   OeaArguments arg_;
 };
 
+// What the arguments or the tables say; 0 where they leave the layer plain.
+int Oea::own_k0(int layer) const {
+  if (const LayerTables* tables = tables_of(layer)) return tables->k0;
+  if (arg_.by_layer.empty()) return arg_.k0;
+  return layer >= 0 && layer < layers() ? arg_.by_layer[static_cast<size_t>(layer)] : 0;
+}
+
 // The largest k0 of each group whose base sets together are within the target. Unions grow with k0, so counting the
 // experts that some row ranks k0-th and none better gives them all in one pass.
 void Oea::find_k0(const RouterInput& in, int n_groups, Scratch& scratch) const {
-  const LayerTables* tables = tables_of(in.layer);
-  scratch.group_k0.assign(static_cast<size_t>(n_groups), tables ? tables->k0 : arg_.k0);
+  scratch.group_k0.assign(static_cast<size_t>(n_groups), own_k0(in.layer));
   if (!arg_.target) return;
   const auto E = static_cast<size_t>(in.n_experts);
   scratch.votes.assign(E * static_cast<size_t>(n_groups), in.top_k);  // best rank that a row gives the expert
@@ -115,7 +124,7 @@ float Oea::lowest_weight(const RouterInput& in, int t, Scratch& scratch) const {
 }
 
 void Oea::select(const RouterInput& in, Scratch& scratch, Selection& out) const {
-  if (arg_.k0 == 0 && !arg_.target && !tables_of(in.layer)) return select_plain(in, scratch, out);
+  if (!arg_.target && own_k0(in.layer) == 0) return select_plain(in, scratch, out);
   out.start(in.rows(), std::max(in.top_k, arg_.k_max.value_or(0)));
   const int n_groups = number_groups(in, scratch);
   guard_batch(in, arg_.guards, scratch);
@@ -149,13 +158,16 @@ void Oea::select(const RouterInput& in, Scratch& scratch, Selection& out) const 
 // With k0 = k_max = K a base set is the plain choice and nothing can be added, whatever the guards say.
 bool Oea::is_plain(int top_k) const {
   if (arg_.target || !arg_.table.empty()) return false;
-  return arg_.k0 == 0 || (arg_.k0 == top_k && arg_.p >= 1 && arg_.k_max.value_or(top_k) == top_k &&
-                          arg_.divisor.kind == Divisor::Kind::kModel);
+  const bool whole = arg_.p >= 1 && arg_.k_max.value_or(top_k) == top_k && arg_.divisor.kind == Divisor::Kind::kModel;
+  const auto plain = [&](int k0) { return k0 == 0 || (k0 == top_k && whole); };
+  if (arg_.by_layer.empty()) return plain(arg_.k0);
+  return std::all_of(arg_.by_layer.begin(), arg_.by_layer.end(), plain);
 }
 
 void Oea::check(int n_experts, int top_k) const {
   check_tables(n_experts);
   int k0 = arg_.k0;
+  for (const int own : arg_.by_layer) k0 = std::max(k0, own);
   for (size_t l = 0; tables() && l < tables()->layers.size(); ++l) k0 = std::max(k0, tables()->layers[l].k0);
   if (k0 > top_k) refuse(*this, fmt::format("k0 {} is more than the model's {} experts per token", k0, top_k));
   const auto in_range = [&](const char* key, const std::optional<int>& value) {
@@ -171,10 +183,12 @@ void Oea::check(int n_experts, int top_k) const {
 std::unique_ptr<Policy> make_oea(Arguments& arguments, const PolicyProperties& declared) {
   OeaArguments a;
   std::string word;
-  const std::optional<int> k0 = arguments.required_integer_or("k0", {"auto", "table"}, 0, kMaxArgument, &word);
+  std::optional<int> k0;
+  a.by_layer = arguments.layer_list("k0", 0, kMaxArgument);
+  if (a.by_layer.empty()) k0 = arguments.required_integer_or("k0", {"auto", "table"}, 0, kMaxArgument, &word);
   a.table = arguments.file("table");
   a.target = arguments.optional_budget("t");
-  const std::string given = k0 ? fmt::format("{}", *k0) : word;
+  const std::string given = k0 ? fmt::format("{}", *k0) : a.by_layer.empty() ? word : "a list";
   if (word == "auto" && !a.target) arguments.fail("k0=auto needs the experts that a group may load, t=32 or t=50%");
   if (word == "table" && a.table.empty()) arguments.fail("k0=table needs the file of the layers' k0, table=FILE");
   if (word != "auto" && a.target) arguments.fail(fmt::format("t is for k0=auto, but k0 is {}", given));
@@ -208,7 +222,7 @@ PolicyDescription describe_oea() {
       .summary = "every decode row keeps its k0 best experts and fills up to K from the union of the group's",
       .arguments = {{"k0",
                      "experts that every row keeps, 1 to K; 0 switches the policy off; auto: the most that t allows; "
-                     "table: what the table says for the layer",
+                     "table: what the table says for the layer; 5/3/0/4: each layer's of the model, 0 for plain ones",
                      "required"},
                     table_argument("each layer's k0, for k0=table", "none"),
                     {"t", "with k0=auto: experts per group, a number or 50% of what plain routing loads", "none"},
@@ -231,6 +245,8 @@ PolicyDescription describe_oea() {
                    "oea:k0=table,table=t.tables",
                    "oea:k0=table,table=t.tables,p=0.7,min_batch=1,guard=off",
                    "oea:k0=1,p=0.6,floor=0.5,norm=6,guard=off",
+                   "oea:k0=2/1/0",
+                   "oea:k0=1/0/2,p=0.7,min_batch=1,guard=off",
                    "oea:k0=0",
                    "oea:k0=1",
                    "oea:k0=2",

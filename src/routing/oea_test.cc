@@ -196,6 +196,41 @@ TEST(Oea, SettingsThatDoNotFitTheModelAreRefusedInOneSentence) {
   EXPECT_EQ(message("oea:k0=3,max_p=2"), "policy oea:k0=3,max_p=2: max_p 2 is less than k0 3");
 }
 
+TEST(Oea, AListGivesEachLayerItsOwnK0) {
+  const auto policy = make_policy("oea:k0=2/1/0/3,guard=off");
+  EXPECT_EQ(policy->spec(), "oea:k0=2/1/0/3,guard=off");
+  EXPECT_EQ(policy->layers(), 4);
+  EXPECT_EQ(make_policy("oea:k0=2")->layers(), 0);
+  policy->check(8, 3);
+  const test::Case c = test::hand_checked();
+  Scratch scratch;
+  Selection got, want;
+  const std::pair<int, const char*> cases[] = {{0, "oea:k0=2,guard=off"},
+                                               {1, "oea:k0=1,guard=off"},
+                                               {2, "oea:k0=0"},
+                                               {3, "oea:k0=3,guard=off"},
+                                               {4, "oea:k0=0"}};
+  for (const auto& [layer, spec] : cases) {
+    RouterInput in = c.input();
+    in.layer = layer;
+    policy->select(in, scratch, got);
+    make_policy(spec)->select(in, scratch, want);
+    EXPECT_TRUE(std::equal(got.experts().begin(), got.experts().end(), want.experts().begin(), want.experts().end()))
+        << layer;
+    EXPECT_EQ(got.reason(0), want.reason(0)) << layer;
+  }
+  EXPECT_THROW(policy->check(8, 2), Error) << "a k0 of 3";
+  EXPECT_THROW(make_policy("oea:k0=2/1,k_max=1")->check(8, 3), Error) << "k_max below a k0";
+  EXPECT_TRUE(make_policy("oea:k0=0/3/3")->is_plain(3));
+  EXPECT_FALSE(make_policy("oea:k0=0/3/2")->is_plain(3));
+  EXPECT_FALSE(make_policy("oea:k0=0/3,norm=topk")->is_plain(3));
+  check_layers(*policy, 4);
+  check_layers(*make_policy("oea:k0=2"), 7);
+  EXPECT_THROW(check_layers(*policy, 5), Error);
+  EXPECT_THROW(check_layers(*make_policy("bands:2=topk;4=oea:k0=2/1"), 3), Error);
+  EXPECT_THROW(make_policy("bands:2=oea:k0=1/1/1;4=oea:k0=2/1"), Error) << "lists of two lengths";
+}
+
 TEST(Oea, ItKnowsWhenItIsPlain) {
   EXPECT_TRUE(make_policy("oea:k0=0")->is_plain(4));
   EXPECT_TRUE(make_policy("oea:k0=4,min_batch=3,lend=prefill")->is_plain(4));

@@ -54,7 +54,14 @@ class Policy {
   // model does (model/routing_tables.h) and hands over what is in it. In layers without tables the policy is plain.
   virtual std::string tables_file() const { return ""; }
   virtual void use_tables(std::shared_ptr<const RoutingTables>) {}
+
+  // The layers of the model that the spec gives a value each, by the model's numbers; 0 when it fits any number of
+  // them.
+  virtual int layers() const { return 0; }
 };
+
+// Error{kConfig} when the spec gives values to another number of layers than the model's.
+void check_layers(const Policy& policy, int layers);
 
 // What `carpool routing list` shows.
 struct ArgumentInfo {

@@ -123,6 +123,21 @@ std::optional<int> Arguments::required_integer_or(std::string_view key, const st
   return required_integer(key, low, high);
 }
 
+std::vector<int> Arguments::layer_list(std::string_view key, int low, int high) {
+  std::vector<int> list;
+  const std::string& value = required(key);
+  if (value.find('/') == std::string::npos) return list;
+  for (size_t at = 0; at <= value.size();) {
+    const size_t slash = std::min(value.find('/', at), value.size());
+    if (std::ssize(list) == RoutingTables::kMaxLayers)
+      fail(fmt::format("argument \"{}\" has more than {} numbers", key, RoutingTables::kMaxLayers));
+    list.push_back(parse_integer(key, value.substr(at, slash - at), low, high));
+    at = slash + 1;
+  }
+  note(key, fmt::format("{}", fmt::join(list, "/")));
+  return list;
+}
+
 std::string Arguments::file(std::string_view key) {
   const std::string* value = take(key);
   if (!value) return "";
@@ -291,6 +306,12 @@ void PolicyBase::check_tables(int n_experts) const {
 
 void refuse(const Policy& policy, const std::string& what) {
   throw Error(ErrorKind::kConfig, fmt::format("policy {}: {}", policy.spec(), what));
+}
+
+void check_layers(const Policy& policy, int layers) {
+  if (policy.layers() == 0 || policy.layers() == layers) return;
+  refuse(policy, fmt::format("it has values for {} layers, the model has {}, those without experts among them",
+                             policy.layers(), layers));
 }
 
 const std::vector<PolicyInfo>& policy_list() {

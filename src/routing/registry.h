@@ -30,6 +30,8 @@ class Arguments {
   // An integer, or nullopt for one of `words`, which `*word` then is.
   std::optional<int> required_integer_or(std::string_view key, const std::vector<std::string>& words, int low, int high,
                                          std::string* word);
+  // "5/3/0": a number for each layer of the model; empty, and nothing noted, when the value has no slash.
+  std::vector<int> layer_list(std::string_view key, int low, int high);
   int integer(std::string_view key, int fallback, int low, int high);
   // An integer whose default depends on the model (K, E): nullopt when not given.
   std::optional<int> optional_integer(std::string_view key, int low, int high);

@@ -80,6 +80,11 @@ TEST(Registry, EveryBadArgumentIsNamedInOneSentence) {
       {"oea:k0=2,table=f", "table is for k0=table, but k0 is 2"},
       {"oea:k0=auto,t=3,table=f", "table is for k0=table, but k0 is auto"},
       {"oea:k0=table,table=f,t=3", "t is for k0=auto, but k0 is table"},
+      {"oea:k0=5//3", "argument \"k0\" must be an integer, got \"\""},
+      {"oea:k0=5/-1", "argument \"k0\" must be 0 to 1048576, got -1"},
+      {"oea:k0=5/auto", "argument \"k0\" must be an integer, got \"auto\""},
+      {"oea:k0=5/3,t=3", "t is for k0=auto, but k0 is a list"},
+      {"oea:k0=5/3,table=f", "table is for k0=table, but k0 is a list"},
       {"oea:k0=1,guard=", "argument \"guard\" must be on or off, got \"\""},
   };
   for (const auto& [text, what] : cases) {

@@ -140,6 +140,8 @@ class TensorRouter:
             what = f"the arguments {', '.join(unknown)}" if self.policy in _KNOWN else "this policy"
             raise RoutingError(f"policy {core.spec}: there is no tensor program for {what}; "
                                f"there is one for {', '.join(_KNOWN)}")
+        if "/" in arguments.get("k0", ""):
+            raise RoutingError(f"policy {core.spec}: there is no tensor program for a k0 of each layer; give one k0")
         E, K = model.n_experts, model.top_k
         self._target = arguments.get("t") if arguments.get("k0") == "auto" else None  # "32" or "50%"
         self._k0 = K if self._target else int(arguments.get("k0", K))
