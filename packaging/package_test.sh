@@ -28,6 +28,33 @@ grep -Fx /etc/default/carpool "$folder/control/conffiles" >/dev/null
 grep 'Depends:.*libc6' "$folder/control/control" >/dev/null
 for script in postinst prerm postrm; do sh -n "$folder/control/$script"; done
 "$folder/files/usr/bin/carpool" --version
+
+# The unit gives draining the time that it takes, and the keys of the example are those that systemd hands over.
+unit=$folder/files/usr/lib/systemd/system/carpool.service
+drain=$("$folder/files/usr/bin/carpool" serve --help | sed -n 's/.*--drain-timeout FLOAT=\([0-9]*\) .*/\1/p')
+stop=$(sed -n 's/^TimeoutStopSec=//p' "$unit")
+[ "$stop" -ge $((drain + 30)) ] || { echo "TimeoutStopSec=$stop, --drain-timeout is $drain" >&2; exit 1; }
+grep '^LoadCredential=keys:/etc/carpool.keys$' "$unit" >/dev/null
+grep -- '--api-key-file /run/credentials/carpool.service/keys' "$folder/files/etc/default/carpool" >/dev/null
+
+# Maintainer scripts, with a systemctl that writes down what it is asked. An upgrade restarts what runs, a first
+# installation nothing.
+cat >"$folder/systemctl" <<'FAKE'
+#!/bin/sh
+echo "$*" >>"$(dirname "$0")/asked"
+FAKE
+chmod +x "$folder/systemctl"
+postinst() {
+  rm -f "$folder/asked"
+  sed "s|/run/systemd/system|$folder|" "$folder/control/postinst" | PATH="$folder:$PATH" sh -s -- "$@"
+  touch "$folder/asked"
+}
+postinst configure ""
+diff "$folder/asked" - <<<"daemon-reload"
+postinst configure 0.0.9
+diff "$folder/asked" - <<<$'daemon-reload\ntry-restart carpool.service'
+postinst abort-upgrade 0.0.9
+diff "$folder/asked" /dev/null
 if command -v systemd-analyze >/dev/null; then
   sed "s|/usr/bin/carpool|$folder/files/usr/bin/carpool|" "$here/carpool.service" >"$folder/carpool.service"
   systemd-analyze verify "$folder/carpool.service"
