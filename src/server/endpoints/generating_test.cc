@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <thread>
+#include <tuple>
 
 #include "server/live_server_test_util.h"
 
@@ -214,6 +215,27 @@ TEST_F(BooksServer, TokenizesAndBack) {
       server->ask("/tokenize", {{"prompt", info.at("eos_token")}, {"parse_special", false}}).at("count").as_int64(), 1);
 }
 
+TEST_F(BooksServer, DetokenizesNoMoreThanAnAnswerHolds) {
+  int longest = 0;
+  size_t bytes = 0;
+  for (int id = 0; id < server->tokenizer().vocab_size(); ++id) {
+    const size_t n = server->tokenizer().token_bytes(id).size();
+    if (n > bytes && !server->tokenizer().is_special(id)) std::tie(longest, bytes) = std::tuple(id, n);
+  }
+  const size_t fit = (size_t{16} << 20) / 2 / bytes;
+  ASSERT_LT(fit, size_t{1} << 20) << "or the number of ids is refused";
+  const auto body = [&](size_t n) {
+    const json::array ids(n, longest);
+    return json::serialize(json::object{{"tokens", ids}});
+  };
+  const RawResponse much = server->post("/detokenize", body(fit - 100));
+  ASSERT_EQ(much.status, 200) << much.body.substr(0, 200);
+  EXPECT_EQ(json::parse(much.body).at("text").as_string().size(), (fit - 100) * bytes);
+  const RawResponse more = server->post("/detokenize", body(fit + 1));
+  EXPECT_EQ(more.status, 400);
+  EXPECT_EQ(json::parse(more.body).at("error").at("code"), "too_many_items");
+}
+
 TEST_F(BooksServer, BadRequestsAreTheClientsMistakeInOneShape) {
   const std::string chat = R"({"messages":[{"role":"user","content":"a"}],)";
   const std::tuple<const char*, std::string, int, const char*> table[] = {
@@ -410,6 +432,43 @@ TEST(CanaryServer, ScoresAPromptWithoutGenerating) {
                                                       {"sampling_params", json::object{{"max_new_tokens", 1}}}});
   EXPECT_EQ(native.at("meta_info").at("input_token_logprobs").as_array().size(), 3u);
   EXPECT_EQ(native.at("meta_info").at("output_top_logprobs").at(0).as_array().size(), 2u);
+}
+
+// 64 MiB of a body must not become gigabytes of an answer.
+TEST(CanaryServer, TokenizesAndDetokenizesWithinLimits) {
+  LiveServer server(LiveServer::canary());
+  const auto refusal = [&](const char* path, const std::string& body) {
+    const RawResponse response = server.post(path, body);
+    EXPECT_EQ(response.status, 400) << response.body.substr(0, 100);
+    const json::value error = json::parse(response.body).at("error");
+    return std::string(error.at("code").as_string()) + "|" + std::string(error.at("param").as_string());
+  };
+  const auto list = [](int n, const char* id) {
+    std::string text = R"({"tokens":[)";
+    for (int i = 0; i < n; ++i) text.append(i > 0 ? "," : "").append(id);
+    return text + "]}";
+  };
+  constexpr int kMost = 1 << 20;
+  const RawResponse most = server.post("/detokenize", list(kMost, "97"));
+  ASSERT_EQ(most.status, 200);
+  EXPECT_EQ(most.header("content-type"), "application/json");
+  EXPECT_EQ(most.body, R"({"prompt":")" + std::string(kMost, 'a') + R"(","text":")" + std::string(kMost, 'a') + "\"}");
+  EXPECT_EQ(refusal("/detokenize", list(kMost + 1, "97")), "too_many_items|tokens");
+
+  const std::string half(kMost / 2, 'a'), names = R"(,"return_token_strs":true)";
+  const json::value two = json::parse(server.post("/tokenize", R"({"prompt":[")" + half + "\",\"b\"]}").body);
+  EXPECT_EQ(two.at("count"), (json::array{kMost / 2, 1}));
+  EXPECT_EQ(two.at("tokens").at(0).as_array().size(), half.size());
+  EXPECT_EQ(two.at("tokens").at(1), json::array{98});
+  EXPECT_TRUE(two.at("token_strs").is_null());
+  EXPECT_EQ(json::parse(server.post("/tokenize", R"({"prompt":["\"\\",""])" + names + "}").body).at("token_strs"),
+            (json::array{json::array{"\"", "\\"}, json::array()}));
+  EXPECT_EQ(refusal("/tokenize", R"({"prompt":")" + half + half + "b\"}"), "too_many_items|prompt");
+  EXPECT_EQ(refusal("/tokenize", R"({"content":[")" + half + "\",\"" + half + "\",\"b\"]}"), "too_many_items|content");
+  // Each character has three tokens without a spelling of their own, said as "bytes:\\xe4".
+  std::string characters;
+  for (int i = 0; i < kMost / 3; ++i) characters += "\xe4\xbd\xa0";
+  EXPECT_EQ(refusal("/tokenize", R"({"prompt":")" + characters + "\"" + names + "}"), "too_many_items|prompt");
 }
 
 TEST(CanaryServer, StopsWhereItIsTold) {
