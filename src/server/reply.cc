@@ -70,13 +70,14 @@ void Reply::take_text(const Event& event, Choice& c) {
   OutputEvents events;
   c.parser->feed(event.text, events);
   if (event.token >= 0 && (before || c.parser->in_reasoning())) ++c.reasoning_tokens;
+  bool stopped = false;  // by the client's wish
   if (c.finished()) {
     const std::vector<int>& asked = generation().request.stop_ids;
-    const bool stopped = !c.matched.empty() || std::find(asked.begin(), asked.end(), c.matched_token) != asked.end();
+    stopped = !c.matched.empty() || std::find(asked.begin(), asked.end(), c.matched_token) != asked.end();
     c.parser->finish(c.finish == FinishReason::kStop && !stopped, events);
   }
   take_output(events, c);
-  if (c.finish == FinishReason::kStop && generation().output->must_call && !c.calls()) {
+  if (c.finish == FinishReason::kStop && !stopped && generation().output->must_call && !c.calls()) {
     throw ApiError(500, "server_error", "tool_call_failed",
                    "the model ended its answer without the call that tool_choice asks for");
   }

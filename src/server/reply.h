@@ -96,7 +96,7 @@ class Reply {
   int choices() const { return static_cast<int>(choices_.size()); }
   const Choice& choice(int i) const { return choices_[static_cast<size_t>(i)]; }
   // ApiError 500 numerical_error, 400 constraint_failed when the request ended with it; 500 tool_call_failed when it
-  // had to call a tool and did not, although nothing cut it short.
+  // had to call a tool and did not, although neither max_tokens nor a stop of the client's cut it short.
   void take(int choice, std::span<const Event> events);
   bool finished() const { return unfinished_ == 0; }
 

@@ -153,15 +153,24 @@ TEST_F(GlmServer, ARequiredCallIsForced) {
   EXPECT_TRUE(arguments.at("days").is_int64()) << arguments;
 }
 
-TEST_F(GlmServer, AnAnswerWithoutTheRequiredCallIsAnError) {
+// Which is the client's wish, as is max_tokens: no error, least of all the server's.
+TEST_F(GlmServer, AStopMayCutOffTheRequiredCall) {
   json::object body = request("I would rather not.", with_tools({{"tool_choice", "required"}, {"stop", "rather"}}));
   const RawResponse response = server->post("/v1/chat/completions", json::serialize(body));
-  EXPECT_EQ(response.status, 500);
-  EXPECT_EQ(json::parse(response.body).at("error").at("code"), "tool_call_failed");
+  ASSERT_EQ(response.status, 200) << response.body;
+  const json::value choice = json::parse(response.body).at("choices").at(0);
+  EXPECT_EQ(choice.at("finish_reason"), "stop");
+  EXPECT_EQ(choice.at("message").at("reasoning_content"), "I would ");
+  EXPECT_FALSE(choice.at("message").as_object().contains("tool_calls"));
   body["stream"] = true;
   const std::vector<RawEvent> events = server->stream("/v1/chat/completions", body);
-  ASSERT_FALSE(events.empty());
-  EXPECT_EQ(json::parse(events.back().data).at("error").at("code"), "tool_call_failed");
+  ASSERT_GE(events.size(), 2u);
+  EXPECT_EQ(events.back().data, "[DONE]");
+  EXPECT_EQ(json::parse(events[events.size() - 2].data).at("choices").at(0).at("finish_reason"), "stop");
+  json::object cut =
+      request("", named("get_weather", {{"stop_token_ids", json::array{119}},
+                                        {"chat_template_kwargs", json::object{{"enable_thinking", false}}}}));
+  EXPECT_EQ(server->ask("/v1/chat/completions", cut).at("choices").at(0).at("finish_reason"), "stop");
   body["max_tokens"] = 3;
   body["stream"] = false;
   EXPECT_EQ(server->ask("/v1/chat/completions", body).at("choices").at(0).at("finish_reason"), "length");
