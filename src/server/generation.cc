@@ -194,28 +194,18 @@ asio::awaitable<void> respond(Call& call, Streams& streams, Names& names, Reply&
   co_await call.exchange.respond(std::move(response));
 }
 
-// An answer is made whole in memory, so the log-probabilities that it may come to hold are bounded.
-void check_scores(const Job& job) {
-  const Request& request = job.generation.request;
-  if (request.logprobs < 0) return;
-  const size_t generated = job.generation.max_tokens_given ? static_cast<size_t>(request.max_tokens) : 0;
-  size_t tokens = 0;
-  for (const Prompt& prompt : job.prompts) tokens += generated + (request.prompt_logprobs ? prompt.ids.size() : 0);
-  const size_t scores = tokens * static_cast<size_t>(job.generation.n) * (static_cast<size_t>(request.logprobs) + 1);
-  if (scores > kMostScores) throw too_many_items("logprobs", scores, kMostScores);
-}
-
 // Submits a request for every choice, when there is room for all; those before one that is refused nevertheless end
 // with `streams`. A seed that was given is that of every prompt's first choice, so a prompt gets the same text alone
 // and in a list; fresh seeds differ for all choices.
 void submit_all(Call& call, const Job& job, EngineLoop& loop, Streams& streams) {
-  check_scores(job);
+  const std::vector<int> lengths = fit_lengths(job, loop.limits());
   loop.require_room(call.caller.tenant, static_cast<int>(job.prompts.size()) * job.generation.n);
   uint64_t seed = job.generation.request.sampling.seed;
-  for (const Prompt& prompt : job.prompts) {
+  for (size_t p = 0; p < job.prompts.size(); ++p) {
+    const Prompt& prompt = job.prompts[p];
     Request request = job.generation.request;
     request.prompt = prompt.ids;
-    fit_max_tokens(static_cast<int>(prompt.ids.size()), loop.limits(), job.generation.max_tokens_given, request);
+    request.max_tokens = lengths[p];
     for (int i = 0; i < job.generation.n; ++i) {
       Request copy = request;
       copy.sampling.seed = seed + static_cast<uint64_t>(i);
@@ -265,6 +255,29 @@ Served& served_for_work(Call& call) {
   served.loop->require_room(call.caller.tenant);
   if (const std::string& client_id = call.exchange.request().client_id; !client_id.empty()) name_early(call, client_id);
   return served;
+std::vector<int> fit_lengths(const Job& job, const RequestLimits& limits) {
+  const Request& request = job.generation.request;
+  const bool given = job.generation.max_tokens_given;
+  std::vector<int> lengths;
+  size_t scored = 0, generated = 0;  // tokens of one choice of each prompt
+  for (const Prompt& prompt : job.prompts) {
+    Request fitted;
+    fitted.max_tokens = request.max_tokens;
+    fit_max_tokens(static_cast<int>(prompt.ids.size()), limits, given, fitted);
+    lengths.push_back(fitted.max_tokens);
+    generated += static_cast<size_t>(fitted.max_tokens);
+    if (request.prompt_logprobs) scored += prompt.ids.size();
+  }
+  if (request.logprobs < 0) return lengths;
+  const size_t each = static_cast<size_t>(job.generation.n) * (static_cast<size_t>(request.logprobs) + 1);
+  if ((scored + generated) * each <= kMostScores) return lengths;
+  const size_t least = given ? generated : lengths.size() * static_cast<size_t>(std::max(request.min_tokens, 1));
+  if ((scored + least) * each > kMostScores) throw too_many_items("logprobs", (scored + least) * each, kMostScores);
+  const auto most = static_cast<int>((kMostScores / each - scored) / lengths.size());
+  for (int& length : lengths) length = std::min(length, most);
+  return lengths;
+}
+
 }
 
 asio::awaitable<void> answer_job(Call& call, Job& job) {

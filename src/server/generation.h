@@ -26,6 +26,11 @@ struct Job {
   std::function<std::unique_ptr<Reply>(Reply::Setup)> make_reply;
 };
 
+// The max_tokens of each prompt's answers: what was asked for, or the endpoint's default cut to what the context, the
+// KV pool (fit_max_tokens) and the limit of log-probabilities leave, for an answer is made whole in memory. Throws
+// too_many_items when more of those were asked for, or no length of at least min_tokens fits.
+std::vector<int> fit_lengths(const Job& job, const RequestLimits& limits);
+
 // Answers the call, or throws ApiError (also within a stream), or ClientGone. `job` must outlive the wait; its prompts
 // are taken.
 boost::asio::awaitable<void> answer_job(Call& call, Job& job);
