@@ -23,6 +23,7 @@ namespace carpool {
 namespace {
 
 constexpr double kLong = 3600;                   // seconds between looks at a request that nobody streams
+constexpr size_t kManyValues = size_t{1} << 14;  // of a chunk: more are written down on a worker thread
 constexpr size_t kMostScores = size_t{2} << 20;  // of one answer, alternatives included: about 100 bytes of JSON each
 
 // All subscriptions of a job. Everything happens on the executor of its session, one thing at a time.
@@ -163,7 +164,15 @@ asio::awaitable<void> stream(Call& call, Streams& streams, Names& names, Reply& 
     const size_t portion = reply.cumulative() ? std::max<size_t>(events.size(), 1) : 1;
     for (size_t at = 0; at < events.size(); at += portion) {
       reply.take(part.choice, events.subspan(at, portion));
-      reply.flush(part.choice, chunks);
+      if (reply.values_of_next(part.choice) > kManyValues) {
+        auto work = [&reply, &chunks, choice = part.choice] {
+          reply.flush(choice, chunks);
+          return true;
+        };
+        co_await call.service.offload(call.caller, work, FairWorkers::Entry::kOfAnAdmitted);
+      } else {
+        reply.flush(part.choice, chunks);
+      }
       if (chunks.empty()) continue;
       co_await write(call.exchange, chunks);
       last = now_seconds();
@@ -246,15 +255,6 @@ Reply::Setup make_setup(Call& call, Job& job, const Served& served) {
 
 }  // namespace
 
-std::string answer_id(const Call& call, const char* prefix) {
-  return fmt::format("{}{}", prefix, call.exchange.request().request_id);
-}
-
-Served& served_for_work(Call& call) {
-  Served& served = call.service.served();
-  served.loop->require_room(call.caller.tenant);
-  if (const std::string& client_id = call.exchange.request().client_id; !client_id.empty()) name_early(call, client_id);
-  return served;
 std::vector<int> fit_lengths(const Job& job, const RequestLimits& limits) {
   const Request& request = job.generation.request;
   const bool given = job.generation.max_tokens_given;
@@ -278,6 +278,15 @@ std::vector<int> fit_lengths(const Job& job, const RequestLimits& limits) {
   return lengths;
 }
 
+std::string answer_id(const Call& call, const char* prefix) {
+  return fmt::format("{}{}", prefix, call.exchange.request().request_id);
+}
+
+Served& served_for_work(Call& call) {
+  Served& served = call.service.served();
+  served.loop->require_room(call.caller.tenant);
+  if (const std::string& client_id = call.exchange.request().client_id; !client_id.empty()) name_early(call, client_id);
+  return served;
 }
 
 asio::awaitable<void> answer_job(Call& call, Job& job) {

@@ -130,9 +130,20 @@ std::vector<News> Reply::news(const Choice& c) const {
 
 void Reply::start(Chunks&) {}
 
+bool Reply::has_chunk(const Choice& c) const { return !c.ended && (c.finished() || (due(c) && !news(c).empty())); }
+
+size_t Reply::values_of_next(int choice) const {
+  const Choice& c = choices_[static_cast<size_t>(choice)];
+  const size_t from = cumulative() ? 0 : c.sent_tokens;
+  size_t scores = c.logprobs.empty() ? 0 : c.tokens.size() - from;
+  if (c.prompt_logprobs && (!c.started || (cumulative() && c.finished()))) scores += c.prompt_logprobs->size();
+  const size_t values = c.tokens.size() - from + scores * static_cast<size_t>(generation().request.logprobs + 1);
+  return has_chunk(c) ? values : 0;
+}
+
 void Reply::flush(int choice, Chunks& out) {
   Choice& c = choices_[static_cast<size_t>(choice)];
-  if (c.ended || (!c.finished() && news(c).empty())) return;
+  if (!has_chunk(c)) return;
   chunk(choice, out);
   c.started = true;
   c.ended = c.finished();

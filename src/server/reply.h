@@ -104,6 +104,8 @@ class Reply {
   virtual void start(Chunks& out);
   void flush(int choice, Chunks& out);
   virtual void end(Chunks& out) = 0;
+  // About how many JSON values flush(i) is going to write; 0 when no chunk is due.
+  size_t values_of_next(int choice) const;
   // Whether every chunk repeats what those before it said: then one for many tokens is as good as one for each.
   virtual bool cumulative() const { return false; }
   // Or everything at once, when finished.
@@ -112,6 +114,9 @@ class Reply {
  protected:
   // What is new of `choice`: its text from sent_text on, its tokens from sent_tokens on.
   virtual void chunk(int index, Chunks& out) = 0;
+
+  // Whether a chunk is worth its size before the choice has ended.
+  virtual bool due(const Choice&) const { return true; }
 
   const Setup& setup() const { return setup_; }
   const Generation& generation() const { return setup_.generation; }
@@ -124,6 +129,7 @@ class Reply {
   std::string call_id(const char* prefix, int choice, int index, const std::string& function) const;
 
  private:
+  bool has_chunk(const Choice& choice) const;
   void take_text(const Event& event, Choice& choice);
   void take_output(const OutputEvents& events, Choice& choice) const;
   size_t tellable_parts(const Choice& choice) const;

@@ -1,4 +1,8 @@
 // SGLang's /generate: text, output_ids and meta_info; the text of a stream is cumulative, as its bench_serving expects.
+//
+// What repeats itself in every chunk grows with the square of the tokens. So the prompt's scores are in the first and
+// the last chunk of a choice alone, and behind kFreely bytes a chunk comes with every sixteenth more tokens: from there
+// on all chunks together have at most 17 times the bytes of the last.
 #include <algorithm>
 
 #include "base/time.h"
@@ -6,6 +10,9 @@
 
 namespace carpool {
 namespace {
+
+constexpr size_t kFreely = size_t{64} << 20;  // bytes of a stream: about 5000 tokens, one by one and without scores
+constexpr size_t kGrowth = 16;
 
 class NativeReply : public Reply {
  public:
@@ -33,6 +40,10 @@ class NativeReply : public Reply {
     for (int i = 0; i < choices(); ++i) last = last && (i == index || choice(i).ended);
     if (last) object["carpool"] = report();
     out.push_back({json::serialize(object)});
+    said_ += out.back().data.size();
+  }
+  bool due(const Choice& c) const override {
+    return said_ < kFreely || (c.tokens.size() - c.sent_tokens) * kGrowth >= c.tokens.size();
   }
 
  private:
@@ -51,7 +62,7 @@ class NativeReply : public Reply {
     meta["weight_version"] = "default";
     meta["num_retractions"] = c.stats.preemptions;
     if (c.finished()) meta["e2e_latency"] = now_seconds() - setup().head.received;
-    if (options_.return_logprob) add_logprobs(c, meta);
+    if (options_.return_logprob) add_logprobs(c, meta, !c.started || c.finished());
     return out;
   }
 
@@ -103,23 +114,24 @@ class NativeReply : public Reply {
     top.push_back(std::move(best));
   }
 
-  void add_logprobs(const Choice& c, json::object& meta) const {
+  void add_logprobs(const Choice& c, json::object& meta, bool with_prompt) const {
     json::array input, input_top, output, output_top;
-    if (c.prompt_logprobs && options_.logprob_start >= 0) {
+    if (with_prompt && c.prompt_logprobs && options_.logprob_start >= 0) {
       const std::vector<TokenLogprobs>& scores = *c.prompt_logprobs;
       for (auto i = static_cast<size_t>(options_.logprob_start); i < scores.size(); ++i) {
         append(scores[i], i > 0, input, input_top);
       }
     }
     for (const auto& scores : c.logprobs) append(*scores, true, output, output_top);
-    meta["input_token_logprobs"] = std::move(input);
+    if (with_prompt) meta["input_token_logprobs"] = std::move(input);
     meta["output_token_logprobs"] = std::move(output);
     if (options_.top_logprobs == 0) return;
-    meta["input_top_logprobs"] = std::move(input_top);
+    if (with_prompt) meta["input_top_logprobs"] = std::move(input_top);
     meta["output_top_logprobs"] = std::move(output_top);
   }
 
   const NativeOptions options_;
+  size_t said_ = 0;  // bytes of all chunks
 };
 
 }  // namespace
