@@ -27,11 +27,13 @@ void run(Options& options, const Invocation& invocation) {
         throw Error(ErrorKind::kUsage, "--json, --html and --cells must name different files");
     }
   }
-  const Grid grid = measure_grid(options.grid, invocation, default_grid);
-  const BenchReport report = compare_report(grid.facts, grid.cells);
+  GridSession grid(options.grid, invocation);
+  const std::vector<CompareCell> cells = grid.measure(grid.batches(), grid.policies());
+  const RunFacts facts = grid.facts();
+  const BenchReport report = compare_report(facts, cells);
   if (options.json != "-" && options.html != "-") write_output("-", bench_text(report));
   if (!options.json.empty()) write_output(options.json, pretty(bench_json(report)));
-  if (!options.html.empty()) write_output(options.html, compare_html(grid.facts, grid.cells));
+  if (!options.html.empty()) write_output(options.html, compare_html(facts, cells));
 }
 
 }  // namespace
@@ -43,6 +45,7 @@ void add_compare(CLI::App& app, const Invocation& invocation) {
   c.footer(
       "Examples: carpool compare models/books-qwen3 --cells cells.jsonl --html compare.html\n"
       "          carpool compare MODEL --policy oea:k0=5 --policy xshare:m=50% --batch 8,32\n"
+      "          carpool compare MODEL --tables model.tables    # sere and exfold as well\n"
       "The built-in grid takes some twenty minutes on two cores; with --cells a run that was stopped goes on where it "
       "was. See docs/eval.md.");
   options->grid.add_to(c);

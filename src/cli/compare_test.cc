@@ -102,6 +102,48 @@ TEST(CompareCommand, TheGridComesFromAFileOrIsBuiltIn) {
   EXPECT_NE(built_in.out.find("methods at about 50 % of plain"), std::string::npos);
 }
 
+TEST(CompareCommand, TablesBringTheirPoliciesIntoTheGrid) {
+  const Folder folder;
+  const std::string tables = folder / "t.tables";
+  ASSERT_EQ(run_command({"calibrate", kBooks, kBooks + "/eval.txt", "--quiet", "--documents", "8", "--tokens", "8",
+                         "--k0", "2,4", "--mean-k0", "3", "--out", tables})
+                .code,
+            0);
+  const std::vector<std::string> tiny = {"--documents",   "4", "--batch", "4", "--document-tokens", "3",
+                                         "--cold-copies", "0", "--json",  "-"};
+  const auto policies = [&](std::vector<std::string> more) {
+    more.insert(more.end(), tiny.begin(), tiny.end());
+    const Output o = run(more);
+    EXPECT_EQ(o.code, 0) << o.err;
+    std::vector<std::string> out;
+    const json::value report = parse_json(o.out, "--json -");
+    for (const json::value& row : report.at("results").as_array()) {
+      out.emplace_back(row.at("policy").as_string());
+      if (out.back() != "topk") EXPECT_GT(number(row, "kl_mean"), 0) << out.back();
+    }
+    return out;
+  };
+  const auto has = [](const std::vector<std::string>& list, const std::string& spec) {
+    return std::find(list.begin(), list.end(), spec) != list.end();
+  };
+  const std::vector<std::string> grid = policies({"--tables", tables});
+  for (const std::string spec :
+       {"sere:table=" + tables + ",k0=1", "sere:table=" + tables + ",k0=7", "exfold:table=" + tables + ",m=25%",
+        "exfold:table=" + tables + ",m=75%", "oea:k0=table,table=" + tables, std::string("oea:k0=3")}) {
+    EXPECT_TRUE(has(grid, spec)) << spec;
+  }
+  const std::string sere = "sere:table=" + tables + ",k0=2";
+  EXPECT_TRUE(has(policies({"--policy", sere}), sere));
+  const std::vector<std::string> list = policies({"--policy", "oea:k0=2/8/3/0/5"});
+  EXPECT_TRUE(has(list, "oea:k0=2/8/3/0/5"));
+  const Output both = run({"--policy", sere, "--tables", tables, "--batch", "4"});
+  EXPECT_EQ(both.code, 64) << both.err;
+  EXPECT_NE(both.err.find("--tables is for the built-in grid"), std::string::npos) << both.err;
+  const Output layers = run({"--policy", "oea:k0=2/8/3", "--batch", "4"});
+  EXPECT_EQ(layers.code, 78) << layers.err;
+  EXPECT_NE(layers.err.find("values for 3 layers, the model has 5"), std::string::npos) << layers.err;
+}
+
 TEST(CompareCommand, WhatIsNoGridAndNoCellIsOneSentence) {
   const Folder folder;
   const auto refused = [](const Output& o, int code, const std::string& part) {

@@ -153,7 +153,7 @@ void run_documents(Options& options, const Invocation& invocation, const std::ve
   }
   std::vector<PolicyScore> scores;
   std::string lines;
-  const auto recorder = options.record.recorder(TraceRecorder::Writing::kWhole, options.model.model, model.config(),
+  const auto recorder = options.record.recorder(TraceRecorder::Writing::kWhole, options.model.model, model,
                                                 others.empty() ? "topk" : others[0]->spec());
   {
     Progress progress(options.model.quiet);

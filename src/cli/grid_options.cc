@@ -50,9 +50,18 @@ std::vector<std::string> canonical(const std::vector<std::string>& specs, const 
   return out;
 }
 
+// The built-in grid of the layer's E and K, and of what --tables has tables for.
+std::vector<std::string> built_in(const GridOptions& options, const ModelConfig& config) {
+  std::vector<std::string> specs = default_grid(config.n_experts, config.top_k);
+  if (options.tables_file.empty()) return specs;
+  const RoutingTables tables = read_routing_tables(options.tables_file).tables;
+  for (std::string& spec : table_grid(options.tables_file, tables, config.top_k)) specs.push_back(std::move(spec));
+  return specs;
+}
+
 // Everything that decides a cell's numbers, beside its policy and batch.
 json::object key_of(const GridOptions& options, const Documents& documents, Model& model, const std::string& hash,
-                    int copies) {
+                    int copies, int tokens) {
   std::string text;
   for (const auto& document : documents) {
     for (const int token : document) text += fmt::format("{},", token);
@@ -60,7 +69,7 @@ json::object key_of(const GridOptions& options, const Documents& documents, Mode
   return {{"model", hash},
           {"text", fmt::format("{:016x}", checksum64(text))},
           {"documents", documents.size()},
-          {"document_tokens", options.document_tokens},
+          {"document_tokens", tokens},
           {"seeds", fmt::format("{}", fmt::join(options.seeds, ","))},
           {"activations", options.model.activations},
           {"kv_cache_dtype", std::string(name(model.kv_format()))},
@@ -77,6 +86,8 @@ void GridOptions::add_to(CLI::App& c) {
       ->allow_extra_args(false)
       ->take_all();
   c.add_option("--grid", grid_file, "the grid from a file: {\"policies\": [\"oea:k0=5\"], \"batch\": [4, 16]}");
+  c.add_option("--tables", tables_file,
+               "file of carpool calibrate: the built-in grid then has the policies that route by its tables as well");
   c.add_option("--batch", batches, "documents decoded in step (default: 4,8,16,32,64)")
       ->delimiter(',')
       ->allow_extra_args(false)
@@ -112,61 +123,87 @@ void GridOptions::add_to(CLI::App& c) {
                "model, text, settings, machine and build");
 }
 
-Grid measure_grid(GridOptions& options, const Invocation& invocation, const GridFallback& fallback) {
+GridSession::GridSession(GridOptions& options, const Invocation& invocation)
+    : options_(options), command_(command_line(invocation.words)) {
   if (!options.grid_file.empty()) read_grid_file(options);
   if (options.batches.empty()) options.batches = kBatches;
   std::sort(options.batches.begin(), options.batches.end());
   options.batches.erase(std::unique(options.batches.begin(), options.batches.end()), options.batches.end());
-  const int documents = options.documents.value_or(default_documents(options.batches));
-  check_document_count(documents, options.batches);
+  const int count = options.documents.value_or(default_documents(options.batches));
+  check_document_count(count, options.batches);
   check_output(options.cells_file);
-  Grid grid;
-  grid.config = read_model_config(options.model.model);
-  const ModelConfig& config = grid.config;
-  if (config.moe_layers() == 0)
+  config_ = read_model_config(options.model.model);
+  if (config_.moe_layers() == 0)
     throw Error(ErrorKind::kConfig, "the model has no routed experts: there is nothing for policies to compare");
-  check_fits(options.document_tokens, config);
-  const std::vector<std::string> specs =
-      canonical(options.policies.empty() ? fallback(config.n_experts, config.top_k) : options.policies, config);
-  if (specs.size() > kMostPolicies)
-    throw Error(ErrorKind::kUsage, fmt::format("{} policies in the grid, at most {}", specs.size(), kMostPolicies));
-  const std::vector<std::string> files = text_files(options.text, options.model.model);
-  grid.hash = model_hash(options.model.model);
-  LoadedModel loaded = load_model(options.model);
-  if (!options.model.quiet) print_notes(loaded.model.config());
-  const Documents texts = read_documents(loaded.tokenizer, files, {documents, options.document_tokens});
-  const int copies = options.cold_copies.value_or(default_cold_copies(loaded.model));
-  const json::object key = key_of(options, texts, loaded.model, grid.hash, copies);
-  const std::vector<CompareCell> known = read_cells(options.cells_file, key);
-  loaded.model.set_cold_copies(copies);
+  check_fits(options.document_tokens, config_);
+  policies_ = canonical(options.policies.empty() ? built_in(options, config_) : options.policies, config_);
+  if (policies_.size() > kMostPolicies)
+    throw Error(ErrorKind::kUsage, fmt::format("{} policies in the grid, at most {}", policies_.size(), kMostPolicies));
+  if (!options.policies.empty() && !options.tables_file.empty()) {
+    throw Error(ErrorKind::kUsage,
+                "--tables is for the built-in grid; a policy of your own names its file itself, as sere:table=FILE");
+  }
+  files_ = text_files(options.text, options.model.model);
+  hash_ = model_hash(options.model.model);
+  loaded_.emplace(load_model(options.model));
+  for (const std::string& spec : policies_) make_policy(spec, loaded_->model)->check(config_.n_experts, config_.top_k);
+  if (!options.model.quiet) print_notes(loaded_->model.config());
+  documents_ = read_documents(loaded_->tokenizer, files_, {count, options.document_tokens});
+  copies_ = options.cold_copies.value_or(default_cold_copies(loaded_->model));
+  cut(0);  // a file of cells that cannot be read is said before anything is measured
+  loaded_->model.set_cold_copies(copies_);
+}
 
+GridSession::Cut& GridSession::cut(int tokens) {
+  if (tokens == 0) tokens = options_.document_tokens;
+  CARPOOL_CHECK(tokens > 1 && tokens <= options_.document_tokens);
+  const auto found = cuts_.find(tokens);
+  if (found != cuts_.end()) return found->second;
+  Cut cut;
+  cut.documents = documents_;
+  for (auto& document : cut.documents) document.resize(static_cast<size_t>(tokens));
+  cut.key = key_of(options_, cut.documents, loaded_->model, hash_, copies_, tokens);
+  cut.cells = read_cells(options_.cells_file, cut.key);
+  return cuts_.emplace(tokens, std::move(cut)).first->second;
+}
+
+std::vector<CompareCell> GridSession::measure(const std::vector<int>& batches, const std::vector<std::string>& policies,
+                                              int tokens) {
+  Cut& part = cut(tokens);
   CompareOptions compare;
-  compare.policies = specs;
-  compare.batches = options.batches;
-  compare.seeds = options.seeds;
-  compare.together = options.together;
-  Progress progress(options.model.quiet);
+  compare.policies = policies;
+  compare.batches = batches;
+  compare.seeds = options_.seeds;
+  compare.together = options_.together;
+  Progress progress(options_.model.quiet);
   compare.progress = [&](const std::string& stage, double share) { progress.show(stage, share); };
-  size_t measured = 0;
+  std::vector<CompareCell> fresh;
   compare.finished = [&](const CompareCell& cell) {
-    ++measured;
-    if (!options.cells_file.empty()) append_line(options.cells_file, json::serialize(cell_json(cell, key)));
+    fresh.push_back(cell);
+    if (!options_.cells_file.empty()) append_line(options_.cells_file, json::serialize(cell_json(cell, part.key)));
   };
-  grid.cells = measure_cells(loaded.model, texts, compare, known);
-  grid.reused = grid.cells.size() - measured;
+  std::vector<CompareCell> cells = measure_cells(loaded_->model, part.documents, compare, part.cells);
+  measured_ += fresh.size();
+  for (const CompareCell& cell : cells) asked_ += part.asked.emplace(cell.policy, cell.batch).second ? 1 : 0;
+  part.cells.insert(part.cells.end(), fresh.begin(), fresh.end());
+  return cells;
+}
 
-  grid.facts.command = command_line(invocation.words);
-  grid.facts.commit = build_commit();
-  grid.facts.machine = machine_facts(loaded.model.ops().threads(), loaded.model.ops().isa());
-  grid.facts.model = fmt::format("{} ({}, {})", options.model.model, config.family, grid.hash);
-  grid.facts.settings = {
-      {"text", fmt::format("{}", fmt::join(files, " "))},
-      {"documents", fmt::format("{} of {} tokens, decoded in step", documents, options.document_tokens)},
-      {"seeds", fmt::format("{}", fmt::join(options.seeds, ","))},
-      {"activations", options.model.activations},
-      {"cold_copies", std::to_string(copies)},
-      {"cells", fmt::format("{} measured, {} from an earlier run", measured, grid.reused)}};
-  return grid;
+RunFacts GridSession::facts() {
+  Model& model = loaded_->model;
+  RunFacts facts;
+  facts.command = command_;
+  facts.commit = build_commit();
+  facts.machine = machine_facts(model.ops().threads(), model.ops().isa());
+  facts.model = fmt::format("{} ({}, {})", options_.model.model, config_.family, hash_);
+  facts.settings = {
+      {"text", fmt::format("{}", fmt::join(files_, " "))},
+      {"documents", fmt::format("{} of {} tokens, decoded in step", documents_.size(), options_.document_tokens)},
+      {"seeds", fmt::format("{}", fmt::join(options_.seeds, ","))},
+      {"activations", options_.model.activations},
+      {"cold_copies", std::to_string(copies_)},
+      {"cells", fmt::format("{} measured, {} from an earlier run", measured_, asked_ - measured_)}};
+  return facts;
 }
 
 }  // namespace carpool

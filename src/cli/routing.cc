@@ -207,6 +207,9 @@ void read_policy(const JsonObject& root, Request& request) {
   try {
     request.policy = make_policy(root.string_or("policy", "topk"));
     give_tables(root, request);
+    const int layers = request.policy->layers();
+    if (layers > 0 && request.layer >= layers)
+      root.fail("layer", fmt::format("the policy has values for {} layers, this is layer {}", layers, request.layer));
     request.policy->check(request.n_experts, request.top_k);
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kConfig) throw;

@@ -91,6 +91,8 @@ TEST(RoutingCommand, TablesComeWithTheRequestInPlaceOfTheFile) {
             parsed("[[0, 2], [2, 1]]"));
   EXPECT_EQ(ask(logits + R"("sere:table=f,k0=1", "layer": 3, "tables": )" + kAlike + "}").at("experts"),
             parsed("[[0, 2], [2]]"));
+  EXPECT_EQ(ask(logits + R"("oea:k0=2/1,guard=off", "layer": 1})").at("experts"), parsed("[[0, 2], [2, 0]]"));
+  EXPECT_NE(error(logits + R"("oea:k0=2/1", "layer": 2})").find("values for 2 layers"), std::string::npos);
   EXPECT_NE(error(logits + R"("topk", "tables": {"k0": 1}})").find("the policy needs none"), std::string::npos);
   const std::pair<const char*, const char*> cases[] = {
       {R"({"similarity": [[1, 0], [0, 1]]})", "similarity has 4 entries, not 9"},

@@ -230,8 +230,8 @@ void run(const RunOptions& options, const Invocation& invocation) {
     auto trie = std::make_shared<const TokenTrie>(loaded.tokenizer, config.vocab, config.eos_ids);
     constraint = std::make_shared<Constraint>(grammar, std::move(trie));
   }
-  const auto recorder = options.record.recorder(TraceRecorder::Writing::kWhole, options.model.model,
-                                                loaded.model.config(), policy->spec());
+  const auto recorder =
+      options.record.recorder(TraceRecorder::Writing::kWhole, options.model.model, loaded.model, policy->spec());
   engine.observe(recorder.get());
   std::map<RequestId, Answer> answers;
   for (size_t i = 0; i < prompts.size(); ++i) {

@@ -253,7 +253,7 @@ std::unique_ptr<Served> Server::serve_parts() {
     }
   }
   auto engine = std::make_unique<Engine>(*p.model, &p.tokenizer, std::move(policies), plan_.engine);
-  recorder_ = plan_.record.recorder(TraceRecorder::Writing::kAppend, plan_.model, p.model->config(), plan_.policies[0]);
+  recorder_ = plan_.record.recorder(TraceRecorder::Writing::kAppend, plan_.model, *p.model, plan_.policies[0]);
   engine->observe(recorder_.get());
   served->loop = std::make_unique<EngineLoop>(std::move(engine), plan_.loop);
   return served;

@@ -18,9 +18,9 @@ struct RecordOptions {
   void add_to(CLI::App& command);
   // Error{kUsage} for --trace-scores alone.
   void check() const;
-  // Null without --trace. `model` is the word for it on the command line.
-  std::unique_ptr<TraceRecorder> recorder(TraceRecorder::Writing writing, const std::string& model,
-                                          const ModelConfig& config, const std::string& policy) const;
+  // Null without --trace. `name` is the word for the model on the command line.
+  std::unique_ptr<TraceRecorder> recorder(TraceRecorder::Writing writing, const std::string& name,
+                                          const LanguageModel& model, const std::string& policy) const;
 };
 
 // `trace record` and `trace force`, of the commands that `trace` has (trace.cc).

@@ -47,7 +47,7 @@ void run_record(RecordCommand& o, const Invocation&) {
   if (config.moe_layers() > 0) policy->check(config.n_experts, config.top_k);
   const Documents texts = read_documents(loaded.tokenizer, files, {documents, o.document_tokens});
   const RecordOptions record{o.out, o.scores};
-  const auto recorder = record.recorder(TraceRecorder::Writing::kWhole, o.model.model, config, spec);
+  const auto recorder = record.recorder(TraceRecorder::Writing::kWhole, o.model.model, loaded.model, spec);
   std::vector<const Policy*> policies;
   if (spec != "topk") policies.push_back(policy.get());
   {
@@ -111,11 +111,12 @@ void RecordOptions::check() const {
   check_output(path);
 }
 
-std::unique_ptr<TraceRecorder> RecordOptions::recorder(TraceRecorder::Writing writing, const std::string& model,
-                                                       const ModelConfig& config, const std::string& policy) const {
+std::unique_ptr<TraceRecorder> RecordOptions::recorder(TraceRecorder::Writing writing, const std::string& name,
+                                                       const LanguageModel& model, const std::string& policy) const {
   if (path.empty()) return nullptr;
-  const TraceFacts facts{model, model_hash(model), policy};
-  return std::make_unique<TraceRecorder>(path, writing, config, facts, scores);
+  const auto* routed = dynamic_cast<const Model*>(&model);  // the canary has no routers
+  const TraceFacts facts{name, model_hash(name), policy, routed ? router_hash(*routed) : ""};
+  return std::make_unique<TraceRecorder>(path, writing, model.config(), facts, scores);
 }
 
 void add_trace_record(CLI::App& trace, const Invocation& invocation) {

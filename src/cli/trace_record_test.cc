@@ -128,6 +128,42 @@ TEST(TraceRecord, EvalRecordsWithAllScoresAndAnyPolicyReplaysOnThem) {
   EXPECT_EQ(equal, compared) << "a converted trace keeps tokens, weights and checksums";
 }
 
+TEST(TraceRecord, TablesOfTheSameModelAreReplayedAndNoOthers) {
+  const Folder folder;
+  const std::string trace = folder / "books.jsonl", tables = folder / "books.tables", glm = folder / "glm.tables";
+  ASSERT_EQ(run_command({"trace", "record", kBooks, "--quiet", "--documents", "4", "--document-tokens", "8", "--batch",
+                         "4", "--scores", "--out", trace})
+                .code,
+            0);
+  for (const auto& [model, out] : {std::pair(kBooks, tables), {kModels + "books-glm", glm}}) {
+    const Output o = run_command({"calibrate", model, kBooks + "/eval.txt", "--quiet", "--documents", "8", "--tokens",
+                                  "8", "--k0", "2,4", "--mean-k0", "3", "--out", out});
+    ASSERT_EQ(o.code, 0) << o.err;
+  }
+  const auto replay = [&](const std::string& file, const std::string& policy) {
+    return run_command({"trace", "replay", file, "--policy", "topk", "--policy", policy, "--batch", "4", "--batches",
+                        "50", "--json", "-"});
+  };
+  for (const std::string policy : {"sere:table=" + tables + ",k0=2", "exfold:table=" + tables + ",m=50%",
+                                   "oea:k0=table,table=" + tables, "bands:4=sere:table=" + tables + ",k0=2"}) {
+    const Output o = replay(trace, policy);
+    ASSERT_EQ(o.code, 0) << o.err;
+    const json::value rows = parse_json(o.out, "").at("results");
+    EXPECT_EQ(rows.at(1).at("policy"), policy);
+    EXPECT_LT(rows.at(1).at("ratio").to_number<double>(), 1) << policy;
+  }
+  const Output other = replay(trace, "sere:table=" + glm + ",k0=2");
+  EXPECT_EQ(other.code, 78) << other.err;
+  EXPECT_NE(other.err.find("tables of another model"), std::string::npos) << other.err;
+  std::string text = slurp(trace);
+  const size_t at = text.find("\"routers\""), end = text.find(',', at);
+  ASSERT_NE(at, std::string::npos);
+  std::ofstream(folder / "anonymous.jsonl") << text.substr(0, at) + text.substr(end + 1);
+  const Output anonymous = replay(folder / "anonymous.jsonl", "sere:table=" + tables + ",k0=2");
+  EXPECT_EQ(anonymous.code, 78) << anonymous.err;
+  EXPECT_NE(anonymous.err.find("does not say of which model"), std::string::npos) << anonymous.err;
+}
+
 TEST(TraceRecord, ATornTailAndSequencesComputedAnewAreRead) {
   const Folder folder;
   const std::string trace = folder / "t.jsonl";

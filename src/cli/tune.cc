@@ -1,5 +1,7 @@
 // `carpool tune MODEL --budget kl=0.01 --out FILE`: the fastest routing within a quality budget, by batch size, kept as
 // a profile that --policy auto reads. What is measured is in measure/compare.h, how it is chosen in measure/latency.h.
+#include "measure/tune.h"
+
 #include <fmt/format.h>
 
 #include <memory>
@@ -7,22 +9,17 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/grid_options.h"
-#include "measure/latency.h"
 
 namespace carpool {
 namespace {
 
 struct Options {
   GridOptions grid;
-  std::string budget, out, json;
+  std::string budget, out, json, by_layer = "on";
 };
 
-// Every k0 of OEA: one knob, and what it loads is told by it alone.
-std::vector<std::string> candidates(int, int top_k) {
-  std::vector<std::string> specs;
-  for (int k0 = 1; k0 < top_k; ++k0) specs.push_back(fmt::format("oea:k0={}", k0));
-  return specs;
-}
+constexpr int kScreenTokens = 64;     // at least, of each document
+constexpr size_t kFewCandidates = 9;  // as many are measured in full at once
 
 Table fit_table(const std::vector<ChosenBand>& bands) {
   Table table{"Step time against distinct experts per layer: ms = intercept + slope * experts",
@@ -38,31 +35,75 @@ Table fit_table(const std::vector<ChosenBand>& bands) {
 }
 
 Table band_table(const std::vector<ChosenBand>& bands, const QualityBudget& budget) {
-  Table table{fmt::format("Chosen within {}", budget.text()),
-              {"rows", "policy", "experts", "plain", "of topk's time", "KL", "cross-entropy", "why"},
+  const std::string what = budget.cross_entropy ? "cross-entropy" : "KL";
+  Table table{fmt::format("Chosen within {}: on one half of the documents, verified on the other", budget.text()),
+              {"rows", "policy", "experts", "plain", "of topk's time", what + ", tuning", what + ", held out", "why"},
               {},
               2,
               true};
   for (const ChosenBand& b : bands) {
     table.rows.push_back({fmt::format("{} to {}", b.from, b.to), b.policy, number_text(b.cell.distinct, 2),
                           number_text(b.cell.distinct_plain, 2), estimate_text(b.cell.time_ratio, 3),
-                          estimate_text(b.cell.kl_mean, 5), estimate_text(b.cell.cross_entropy_delta, 4, true),
-                          b.reason});
+                          estimate_text(b.tuning, 5, budget.cross_entropy),
+                          estimate_text(b.held_out, 5, budget.cross_entropy), b.reason});
   }
   return table;
+}
+
+Table layer_table(const std::vector<ChosenBand>& bands) {
+  Table table{"A k0 for each layer, beside the best other setting on the same steps; kept where it is surely faster",
+              {"rows", "policy", "beside", "of its time", "cost, tuning", "kept"},
+              {},
+              3,
+              true};
+  for (const ChosenBand& b : bands) {
+    if (!b.by_layer) continue;
+    const LayerTrial& t = *b.by_layer;
+    const bool none = t.policy.empty();
+    table.rows.push_back({fmt::format("{} to {}", b.from, b.to), none ? "none within the budget" : t.policy, t.against,
+                          none ? "-" : estimate_text(t.time_ratio, 3), none ? "-" : estimate_text(t.cost, 5),
+                          t.kept ? "yes" : "no"});
+  }
+  return table;
+}
+
+TuneOptions tune_options(const Options& options, const GridSession& grid, const QualityBudget& budget) {
+  TuneOptions o;
+  o.candidates = grid.policies();
+  o.batches = grid.batches();
+  o.budget = budget;
+  o.by_layer = options.by_layer == "on";
+  o.top_k = grid.config().top_k;
+  o.moe_layer.assign(grid.config().moe_layer.begin(), grid.config().moe_layer.end());
+  const int quarter = options.grid.document_tokens / 4;
+  if (o.candidates.size() > kFewCandidates && quarter >= kScreenTokens) o.screen_tokens = quarter;
+  return o;
+}
+
+std::string screened_text(const TuneOptions& o) {
+  if (o.screen_tokens == 0) return fmt::format("no: all {} candidates in full", o.candidates.size());
+  return fmt::format("{} candidates on {} tokens of each document", o.candidates.size(), o.screen_tokens);
 }
 
 void run(Options& options, const Invocation& invocation) {
   const QualityBudget budget = QualityBudget::parse(options.budget);
   check_output(options.out);
   check_output(options.json);
-  const Grid grid = measure_grid(options.grid, invocation, candidates);
-  const std::vector<ChosenBand> bands = choose_bands(grid.cells, budget);
+  if (options.grid.documents && *options.grid.documents < 4)
+    throw Error(ErrorKind::kUsage, "tune needs at least 4 documents: half of them are held out to verify its choice");
+  GridSession grid(options.grid, invocation);
+  const TuneOptions tuned = tune_options(options, grid, budget);
+  const std::vector<ChosenBand> bands = tune(tuned, [&](int batch, const std::vector<std::string>& specs, int tokens) {
+    return grid.measure({batch}, specs, tokens);
+  });
   BenchReport report;
-  report.facts = grid.facts;
+  report.facts = grid.facts();
   report.facts.settings.emplace_back("budget", budget.text());
+  report.facts.settings.emplace_back("screened", screened_text(tuned));
+  report.facts.settings.emplace_back("by_layer", options.by_layer);
   report.tables = {fit_table(bands), band_table(bands, budget)};
-  const json::value profile = profile_json(report.facts, options.grid.model.model, grid.hash, budget, bands);
+  if (tuned.by_layer) report.tables.push_back(layer_table(bands));
+  const json::value profile = profile_json(report.facts, options.grid.model.model, grid.hash(), budget, bands);
   report.results = profile.at("bands").as_array();
   report.summary["policy"] = bands_spec(bands);
   const bool any = std::any_of(bands.begin(), bands.end(), [](const ChosenBand& b) { return b.fit.usable(); });
@@ -86,12 +127,17 @@ void add_tune(CLI::App& app, const Invocation& invocation) {
   c.footer(
       "Example: carpool tune models/books-qwen3 --budget kl=0.01 --out books.profile.json\n"
       "         carpool serve models/books-qwen3 --policy auto --profile books.profile.json\n"
-      "Without --policy the candidates are OEA with every k0. A setting is chosen where the upper end of its interval "
-      "of\n"
-      "KL (or cross-entropy) is within the budget and its step time surely below topk's. See docs/eval.md.");
+      "Without --policy the candidates are the built-in grid of carpool compare. Settings are chosen on every other\n"
+      "document and verified on the rest: the upper end of the interval of KL (or cross-entropy) must be within the\n"
+      "budget, that on held-out documents as well, and the step time surely below topk's. See docs/eval.md.");
   options->grid.add_to(c);
   c.add_option("--budget", options->budget, "most nats per token: kl=0.01 against topk, or ce=0.005 of cross-entropy")
       ->required();
+  c.add_option("--by-layer", options->by_layer,
+               "on: also try a k0 of OEA for each layer, by what lowering it costs in that layer alone, and keep it "
+               "where it is surely faster; off: one setting for all layers")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->capture_default_str();
   c.add_option("--out,-o", options->out, "the profile to write")->required();
   c.add_option("--json", options->json, "write the results to this file (- = standard output instead of the tables)");
   c.callback([options, &invocation] { run(*options, invocation); });

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <set>
 
 #include "base/json.h"
 #include "base/source_dir_test_util.h"
@@ -22,6 +24,11 @@ void refused(const Output& o, int code, const std::string& part) {
   EXPECT_EQ(o.code, code) << o.err;
   EXPECT_NE(o.err.find(part), std::string::npos) << o.err;
   EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1) << o.err;
+}
+
+std::string slurp(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 // A profile for books-qwen3 as tune would write it, with a policy of the test's choice.
@@ -43,19 +50,23 @@ TEST(TuneCommand, WritesTheProfileOrRefusesToRecommend) {
   const std::string out = folder / "profile.json";
   // Documents of 40 tokens: three blocks a batch. Whether time follows experts is up to the machine, so both ends are
   // right; what each must say is not.
-  const Output o = run_command({"tune", kBooks, "--quiet", "--budget", "kl=5", "--out", out, "--documents", "8",
-                                "--document-tokens", "40", "--batch", "8", "--json", "-", "--together", "8"});
+  std::vector<std::string> words = {"tune", kBooks,        "--quiet", "--budget",          "kl=5", "--out",
+                                    out,    "--documents", "8",       "--document-tokens", "40",   "--batch",
+                                    "8",    "--json",      "-",       "--together",        "8"};
+  for (const char* spec : {"oea:k0=1", "oea:k0=3", "oea:k0=5", "des_vote:m=50%"})
+    words.insert(words.end(), {"--policy", spec});
+  const Output o = run_command(words);
   const json::value report = parse_json(o.out, "--json -");
   const json::array& bands = report.at("results").as_array();
   ASSERT_EQ(bands.size(), 1u);
   EXPECT_EQ(bands[0].at("from"), 8);
   EXPECT_EQ(bands[0].at("to"), 15);
   EXPECT_EQ(report.at("settings").at("budget"), "kl=5");
+  EXPECT_EQ(report.at("settings").at("screened"), "no: all 4 candidates in full");
   const bool usable = bands[0].at("slope_ms_lo").to_number<double>() > 0;
   if (usable) {
     EXPECT_EQ(o.code, 0) << o.err;
-    std::ifstream in(out);
-    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    const std::string text = slurp(out);
     EXPECT_EQ(parse_json(text, out).at("policy"), report.at("policy"));
     const Output used =
         run_command({"run", kBooks, "The sea", "--quiet", "--max-tokens", "2", "--policy", "auto:" + out});
@@ -64,6 +75,63 @@ TEST(TuneCommand, WritesTheProfileOrRefusesToRecommend) {
     refused({o.code, "", o.err}, 69, "nothing to recommend");
     EXPECT_FALSE(fs::exists(out));
   }
+}
+
+// The settings that tune measures, as its file of cells has them, by the tokens of each document.
+std::map<int, std::set<std::string>> measured(const std::string& cells) {
+  std::map<int, std::set<std::string>> out;
+  std::ifstream in(cells);
+  for (std::string line; std::getline(in, line);) {
+    const json::value cell = parse_json(line, cells);
+    out[cell.at("key").at("document_tokens").to_number<int>()].insert(std::string(cell.at("policy").as_string()));
+  }
+  return out;
+}
+
+TEST(TuneCommand, ScreensTheGridAndTriesAK0ForEachLayerUnlessToldNotTo) {
+  // A calm machine's times follow experts; where they do not, nothing but the screening can be asked for.
+  for (const char* by_layer : {"on", "off"}) {
+    const Folder folder;
+    const std::string cells = folder / "cells.jsonl";
+    const Output o = run_command({"tune",       kBooks,        "--quiet", "--budget",          "kl=0.05", "--out",
+                                  folder / "p", "--documents", "16",      "--document-tokens", "256",     "--batch",
+                                  "16",         "--cells",     cells,     "--together",        "12",      "--by-layer",
+                                  by_layer,     "--json",      "-"});
+    const json::value report = parse_json(o.out, "--json -");
+    EXPECT_EQ(report.at("settings").at("by_layer"), by_layer);
+    EXPECT_EQ(report.at("settings").at("screened"), "33 candidates on 64 tokens of each document");
+    const std::map<int, std::set<std::string>> seen = measured(cells);
+    for (const char* spec : {"oea:k0=1", "oea:k0=7", "prune:k0=4", "des_vote:m=75%", "lynx_bins:m=25%"})
+      EXPECT_TRUE(seen.at(64).contains(spec)) << spec;
+    const auto lists = [&](int tokens) {
+      const auto at = seen.find(tokens);
+      if (at == seen.end()) return std::ptrdiff_t{0};
+      return std::count_if(at->second.begin(), at->second.end(), [](auto& s) { return s.find('/') != s.npos; });
+    };
+    const bool usable = report.at("results").at(0).at("slope_ms_lo").to_number<double>() > 0;
+    if (std::string(by_layer) == "off") {
+      EXPECT_EQ(lists(64) + lists(256), 0);
+    } else if (usable) {
+      EXPECT_EQ(lists(64), 10) << "two probes of each of five layers";
+      EXPECT_LE(lists(256), 3);
+    }
+    if (usable) EXPECT_FALSE(seen.at(256).contains("oea:k0=1")) << "far above the budget";
+  }
+}
+
+TEST(TuneCommand, AProfileMayHoldAK0ForEachLayer) {
+  const Folder folder;
+  const std::string profile = profile_for_books(folder, "bands:2=oea:k0=2/1/8/0/3");
+  const auto experts = [&](const std::string& policy) {
+    const Output o = run_command({"eval", kBooks, "--quiet", "--documents", "4", "--document-tokens", "6", "--batch",
+                                  "4", "--policy", policy, "--json", "-"});
+    EXPECT_EQ(o.code, 0) << o.err;
+    return parse_json(o.out, "").at("results").at(1).at("distinct_experts").to_number<double>();
+  };
+  EXPECT_EQ(experts("auto:" + profile), experts("oea:k0=2/1/8/0/3"));
+  EXPECT_LT(experts("oea:k0=2/1/8/0/3"), experts("oea:k0=8/8/8/0/3"));
+  refused(run_command({"tune", kBooks, "--quiet", "--budget", "kl=1", "--documents", "2", "--out", folder / "x"}), 64,
+          "at least 4 documents");
 }
 
 TEST(TuneCommand, AutoRunsWhatTheProfileSaysByTheNumberOfRows) {

@@ -189,6 +189,9 @@ TEST(BenchLayer, WhatCannotBeMeasuredIsRefused) {
   o.policies = {"oea:k0=5"};
   expect_refused(o, ErrorKind::kConfig, "k0");
   o = tiny();
+  o.policies = {"oea:k0=2/1"};
+  expect_refused(o, ErrorKind::kUsage, "one layer is measured here");
+  o = tiny();
   o.format = Format::kQ4_K;
   expect_refused(o, ErrorKind::kConfig, "the gate matrix of the shape has 64 columns");
   o = tiny();

@@ -19,6 +19,17 @@ Estimate estimate_of(const JsonObject& o, const std::string& key) {
   return {o.number(key, -1e300, 1e300), o.number(key + "_lo", -1e300, 1e300), o.number(key + "_hi", -1e300, 1e300)};
 }
 
+// Empty where an earlier build did not write them.
+std::vector<double> numbers_of(const JsonObject& o, const std::string& key) {
+  std::vector<double> out;
+  if (!o.has(key)) return out;
+  for (const json::value& v : o.array(key)) {
+    if (!v.is_number()) o.fail(key, "must be a list of numbers");
+    out.push_back(v.to_number<double>());
+  }
+  return out;
+}
+
 const CompareCell* find_cell(const std::vector<CompareCell>& cells, const std::string& policy, int batch) {
   for (const CompareCell& cell : cells) {
     if (cell.policy == policy && cell.batch == batch) return &cell;
@@ -68,6 +79,8 @@ CompareCell make_cell(const std::string& policy, int batch, const LockstepRun& r
   cell.kl_median = score.kl_median;
   cell.kl_p99 = score.kl_p99;
   cell.top1_agreement = score.top1_agreement;
+  cell.document_kl = run.kl;
+  for (size_t d = 0; d < run.loss.size(); ++d) cell.document_delta.push_back(run.loss[d] - plain.loss[d]);
   cell.blocks = step_blocks(run, plain, document_tokens - 1);
   std::vector<double> ms, ratio;
   for (const StepBlock& block : cell.blocks) {
@@ -102,6 +115,19 @@ std::vector<std::string> default_grid(int n_experts, int top_k) {
   return specs;
 }
 
+std::vector<std::string> table_grid(const std::string& file, const RoutingTables& tables, int top_k) {
+  std::vector<std::string> specs;
+  if (tables.has(TableKind::kSimilarity)) {
+    for (int k0 = 1; k0 < top_k; k0 += 1 + (top_k - 2) / 8)
+      specs.push_back(fmt::format("sere:table={},k0={}", file, k0));
+  }
+  if (tables.has(TableKind::kFold)) {
+    for (const int percent : {25, 50, 75}) specs.push_back(fmt::format("exfold:table={},m={}%", file, percent));
+  }
+  if (tables.has(TableKind::kK0)) specs.push_back(fmt::format("oea:k0=table,table={}", file));
+  return specs;
+}
+
 json::object cell_json(const CompareCell& cell, const json::object& key) {
   json::object o{{"key", key}, {"policy", cell.policy}, {"batch", cell.batch}};
   put_number(o, "distinct_experts", cell.distinct);
@@ -117,6 +143,8 @@ json::object cell_json(const CompareCell& cell, const json::object& key) {
   json::array blocks;
   for (const StepBlock& b : cell.blocks) blocks.push_back(json::array{b.distinct, b.ms, b.plain_ms});
   o["blocks"] = std::move(blocks);
+  o["document_kl"] = json::array(cell.document_kl.begin(), cell.document_kl.end());
+  o["document_delta"] = json::array(cell.document_delta.begin(), cell.document_delta.end());
   return o;
 }
 
@@ -146,6 +174,8 @@ CompareCell cell_of(const json::value& value, const std::string& where) {
     cell.blocks.push_back(
         {(*three)[0].to_number<double>(), (*three)[1].to_number<double>(), (*three)[2].to_number<double>()});
   }
+  cell.document_kl = numbers_of(o, "document_kl");
+  cell.document_delta = numbers_of(o, "document_delta");
   return cell;
 }
 
@@ -166,7 +196,8 @@ std::vector<CompareCell> read_cells(const std::string& path, const json::object&
     const JsonObject o(value, where);
     const json::value& own = o.value("key");
     CompareCell cell = cell_of(value, where);
-    if (own == json::value(key) && !find_cell(cells, cell.policy, cell.batch)) cells.push_back(std::move(cell));
+    if (own == json::value(key) && !cell.document_kl.empty() && !find_cell(cells, cell.policy, cell.batch))
+      cells.push_back(std::move(cell));
   });
   return cells;
 }

@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "measure/lockstep.h"
 #include "measure/policy_score.h"
+#include "routing/tables.h"
 
 namespace carpool {
 
@@ -35,6 +36,7 @@ struct CompareCell {
   Estimate step_ms;     // median over blocks of the median step
   Estimate time_ratio;  // step time over topk's in the same block: median over blocks
   std::vector<StepBlock> blocks;
+  std::vector<double> document_kl, document_delta;  // [documents] of KL and of cross-entropy, mean nats per token
 
   double share() const { return distinct / distinct_plain; }  // of what plain routing loads
   std::string method() const { return policy.substr(0, policy.find(':')); }
@@ -50,12 +52,16 @@ CompareCell make_cell(const std::string& policy, int batch, const LockstepRun& r
 // 25, 50 and 75 % of what plain routing loads.
 std::vector<std::string> default_grid(int n_experts, int top_k);
 
+// What a file of routing tables adds to it: every k0 of sere, exfold at 25, 50 and 75 %, and oea with the k0 of each
+// layer; each where `tables` has what it needs.
+std::vector<std::string> table_grid(const std::string& file, const RoutingTables& tables, int top_k);
+
 // A cell with the settings that decide its numbers, and back. Error{kMalformed} naming `where` for what is no cell.
 json::object cell_json(const CompareCell& cell, const json::object& key);
 CompareCell cell_of(const json::value& value, const std::string& where);
 
-// The cells of `path` whose key equals `key`; none when the file is absent. Half a line, which an interrupted run
-// leaves, is skipped. Error{kMalformed} for any other line that is no cell.
+// The cells of `path` whose key equals `key` and that say what each document costs; none when the file is absent. Half
+// a line, which an interrupted run leaves, is skipped. Error{kMalformed} for any other line that is no cell.
 std::vector<CompareCell> read_cells(const std::string& path, const json::object& key);
 
 struct CompareOptions {

@@ -155,7 +155,7 @@ BenchReport compare_report(const RunFacts& facts, const std::vector<CompareCell>
   for (const CompareCell& cell : cells) {
     json::object row = cell_json(cell, {});
     row.erase("key");
-    row.erase("blocks");
+    for (const char* long_list : {"blocks", "document_kl", "document_delta"}) row.erase(long_list);
     json::array fronts;
     for (const std::string& front : fronts_of(cells, cell)) fronts.emplace_back(front);
     row["front"] = std::move(fronts);

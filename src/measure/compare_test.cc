@@ -80,8 +80,11 @@ TEST(Compare, CellsSurviveTheirFileAndAnotherKeyIsAnotherCell) {
   CompareCell c = cell("oea:k0=3", 1.0 / 3, 0.1, 0.7);
   c.cross_entropy = {3.25, 3, 3.5};
   c.kl_p99 = 0.4;
+  c.document_kl = {0.125, 0.25};
+  c.document_delta = {-0.5, 0.1};
   std::ofstream(path) << json::serialize(cell_json(c, key)) << "\n"
                       << json::serialize(cell_json(cell("oea:k0=4", 3, 0, 1), other)) << "\n"
+                      << json::serialize(cell_json(cell("oea:k0=5", 3, 0, 1), key)) << "\n"  // without documents
                       << json::serialize(cell_json(c, key)).substr(0, 50);
   const std::vector<CompareCell> read = read_cells(path, key);
   std::filesystem::remove(path);

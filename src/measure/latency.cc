@@ -79,42 +79,6 @@ Line line_of(const std::vector<const CompareCell*>& cells, const std::vector<siz
   return least_squares(x, y);
 }
 
-std::string fit_text(const LatencyFit& fit) {
-  return fmt::format("{:+.2f} us per expert of a layer [{:+.2f}, {:+.2f}]", 1e3 * fit.slope_ms.value,
-                     1e3 * fit.slope_ms.lo, 1e3 * fit.slope_ms.hi);
-}
-
-// The band of one batch size, without its rows.
-ChosenBand choose(const std::vector<CompareCell>& cells, int batch, const QualityBudget& budget) {
-  ChosenBand band;
-  band.fit = fit_latency(cells, batch);
-  band.policy = "topk";
-  const CompareCell* best = nullptr;
-  int affordable = 0;
-  for (const CompareCell& cell : cells) {
-    if (cell.batch != batch) continue;
-    if (cell.policy == "topk") {
-      band.cell = cell;
-      continue;
-    }
-    if (!budget.allows(cell)) continue;
-    ++affordable;
-    if (cell.time_ratio.hi < 1 && (!best || cell.time_ratio.value < best->time_ratio.value)) best = &cell;
-  }
-  if (!band.fit.usable()) {
-    band.reason = fmt::format("step time does not follow the number of experts here: {}", fit_text(band.fit));
-  } else if (best) {
-    band.policy = best->policy;
-    band.cell = *best;
-    band.reason = fmt::format("{:.3f} of topk's time; {}", best->time_ratio.value, fit_text(band.fit));
-  } else if (affordable > 0) {
-    band.reason = "no setting within the budget is surely faster";
-  } else {
-    band.reason = "no setting is within the budget";
-  }
-  return band;
-}
-
 }  // namespace
 
 LatencyFit fit_latency(const std::vector<CompareCell>& cells, int batch) {
@@ -165,25 +129,6 @@ QualityBudget QualityBudget::parse(const std::string& text) {
 
 std::string QualityBudget::text() const { return fmt::format("{}={}", cross_entropy ? "ce" : "kl", limit); }
 
-bool QualityBudget::allows(const CompareCell& cell) const {
-  return (cross_entropy ? cell.cross_entropy_delta.hi : cell.kl_mean.hi) <= limit;
-}
-
-std::vector<ChosenBand> choose_bands(const std::vector<CompareCell>& cells, const QualityBudget& budget) {
-  std::vector<int> batches;
-  for (const CompareCell& cell : cells) batches.push_back(cell.batch);
-  std::sort(batches.begin(), batches.end());
-  batches.erase(std::unique(batches.begin(), batches.end()), batches.end());
-  std::vector<ChosenBand> bands;
-  for (size_t i = 0; i < batches.size(); ++i) {
-    ChosenBand band = choose(cells, batches[i], budget);
-    band.from = batches[i];
-    band.to = i + 1 < batches.size() ? batches[i + 1] - 1 : 2 * batches[i] - 1;
-    bands.push_back(std::move(band));
-  }
-  return bands;
-}
-
 std::string bands_spec(const std::vector<ChosenBand>& bands) {
   std::string out, last = "topk";
   const auto add = [&](int from, const std::string& policy) {
@@ -195,6 +140,18 @@ std::string bands_spec(const std::vector<ChosenBand>& bands) {
   if (!bands.empty()) add(bands.back().to + 1, "topk");
   return out.empty() ? "topk" : out;
 }
+
+namespace {
+
+json::object trial_json(const LayerTrial& trial) {
+  json::object o{{"policy", trial.policy}, {"against", trial.against}, {"kept", trial.kept}};
+  if (trial.policy.empty()) return o;
+  put_estimate(o, "time_ratio", trial.time_ratio);
+  put_estimate(o, "cost_tuning", trial.cost);
+  return o;
+}
+
+}  // namespace
 
 json::value profile_json(const RunFacts& facts, const std::string& model, const std::string& hash,
                          const QualityBudget& budget, const std::vector<ChosenBand>& bands) {
@@ -214,11 +171,14 @@ json::value profile_json(const RunFacts& facts, const std::string& model, const 
     put_number(o, "distinct_experts_plain", band.cell.distinct_plain);
     put_estimate(o, "kl_mean", band.cell.kl_mean);
     put_estimate(o, "cross_entropy_delta", band.cell.cross_entropy_delta);
+    put_estimate(o, "cost_tuning", band.tuning);
+    put_estimate(o, "cost_held_out", band.held_out);
     put_estimate(o, "step_ms", band.cell.step_ms);
     put_estimate(o, "time_ratio", band.cell.time_ratio);
     put_estimate(o, "slope_ms", band.fit.slope_ms);
     put_estimate(o, "intercept_ms", band.fit.intercept_ms);
     put_number(o, "r2", band.fit.r2);
+    if (band.by_layer) o["by_layer"] = trial_json(*band.by_layer);
     list.push_back(std::move(o));
   }
   out["bands"] = std::move(list);

@@ -2,9 +2,8 @@
 // fastest that a quality budget allows?
 //
 // Owns the linear model of step time (arXiv 2511.02237 has it as a*B*K + b*T per layer: at one batch size a constant
-// and a slope), its refusal when the slope may be zero, the choice per batch size, and the profile that keeps the
-// choice for
-// --policy auto. Does not measure; see compare.h.
+// and a slope), its refusal when the slope may be zero, the quality budget, what was chosen per batch size, and the
+// profile that keeps it for --policy auto. Does not measure (compare.h) and does not choose (tune.h).
 #pragma once
 
 #include <optional>
@@ -37,7 +36,15 @@ struct QualityBudget {
   // Error{kUsage} when the text is neither.
   static QualityBudget parse(const std::string& text);
   std::string text() const;
-  bool allows(const CompareCell& cell) const;
+};
+
+// A k0 for each layer beside the best setting that has one for all.
+struct LayerTrial {
+  std::string policy;   // the fastest within the budget; "" when none is
+  std::string against;  // the fastest other setting within the budget, or topk
+  Estimate time_ratio;  // of the two step times
+  Estimate cost;        // on the documents for tuning, in the budget's quantity
+  bool kept = false;
 };
 
 // What a number of decode rows is to be routed by.
@@ -47,12 +54,9 @@ struct ChosenBand {
   std::string reason;    // one sentence
   CompareCell cell;      // the measured one
   LatencyFit fit;
+  Estimate tuning, held_out;  // what it costs on either part of the documents, in the budget's quantity; topk: 0
+  std::optional<LayerTrial> by_layer;
 };
-
-// One band per batch size, ascending: from it to just below the next; the last one to just below twice its size, the
-// most that still resembles what was measured. A setting is chosen when the fit is usable, its quality within the
-// budget and the interval of its time below topk's; of several the fastest.
-std::vector<ChosenBand> choose_bands(const std::vector<CompareCell>& cells, const QualityBudget& budget);
 
 struct Profile {
   std::string path;        // where it was read from

@@ -1,4 +1,4 @@
-// The fit finds the line that made the numbers, refuses where there is none, and the choice keeps to its budget.
+// The fit finds the line that made the numbers and refuses where there is none; profiles name their model.
 #include "measure/latency.h"
 
 #include <gtest/gtest.h>
@@ -71,21 +71,17 @@ TEST(Latency, ASlopeThatMayBeZeroIsRefused) {
   EXPECT_FALSE(fit_latency(scattered, 16).usable()) << "cells far off any line, however steady each";
 }
 
-TEST(Latency, TheFastestWithinTheBudgetIsChosenByBatch) {
-  std::vector<CompareCell> cells = grid(4, 0.05);
-  for (const CompareCell& c : grid(16, 0)) cells.push_back(c);
-  const std::vector<ChosenBand> bands = choose_bands(cells, QualityBudget::parse("kl=0.01"));
-  ASSERT_EQ(bands.size(), 2u);
-  EXPECT_EQ(bands[0].from, 4);
-  EXPECT_EQ(bands[0].to, 15);
-  EXPECT_EQ(bands[0].policy, "oea:k0=3") << "0.08 / 9 * 1.1 is within 0.01, 0.08 / 4 is not";
-  EXPECT_EQ(bands[1].from, 16);
-  EXPECT_EQ(bands[1].to, 31);
-  EXPECT_EQ(bands[1].policy, "topk");
-  EXPECT_NE(bands[1].reason.find("does not follow"), std::string::npos);
-  EXPECT_EQ(bands_spec(bands), "bands:4=oea:k0=3;16=topk");
-  EXPECT_EQ(choose_bands(cells, QualityBudget::parse("kl=1e-5"))[0].policy, "topk");
-  EXPECT_EQ(choose_bands(cells, QualityBudget::parse("ce=0.02"))[0].policy, "oea:k0=2") << "0.08 / 4 / 2 + 0.001";
+TEST(Latency, BandsBecomeOneSpec) {
+  const auto band = [](int from, int to, const char* policy) {
+    ChosenBand b;
+    b.from = from;
+    b.to = to;
+    b.policy = policy;
+    return b;
+  };
+  EXPECT_EQ(bands_spec({band(4, 15, "oea:k0=3"), band(16, 31, "topk")}), "bands:4=oea:k0=3;16=topk");
+  EXPECT_EQ(bands_spec({band(4, 7, "oea:k0=3"), band(8, 15, "oea:k0=3")}), "bands:4=oea:k0=3;16=topk");
+  EXPECT_EQ(bands_spec({band(4, 7, "topk")}), "topk");
 }
 
 TEST(Latency, ABudgetIsOneOfTwoQuantities) {
@@ -100,8 +96,15 @@ TEST(Latency, AProfileReadsBackAndRefusesAnotherModel) {
       (std::filesystem::temp_directory_path() / ("carpool_profile_" + std::to_string(::getpid()))).string();
   const std::string model = source_dir() + "/models/books-qwen3";
   const QualityBudget budget = QualityBudget::parse("kl=0.01");
-  std::ofstream(path) << pretty(
-      profile_json({}, model, "0123456789abcdef", budget, choose_bands(grid(4, 0.05), budget)));
+  ChosenBand band;
+  band.from = 4;
+  band.to = 7;
+  band.policy = "oea:k0=3";
+  band.by_layer = LayerTrial{"oea:k0=3/3/2/3/3", "oea:k0=3", {0.99, 0.98, 1.01}, {0.009, 0.008, 0.01}, false};
+  const json::value written = profile_json({}, model, "0123456789abcdef", budget, {band});
+  EXPECT_EQ(written.at("bands").at(0).at("by_layer").at("policy"), "oea:k0=3/3/2/3/3");
+  EXPECT_EQ(written.at("bands").at(0).at("by_layer").at("kept"), false);
+  std::ofstream(path) << pretty(written);
   const Profile profile = read_profile(path);
   EXPECT_EQ(profile.spec, "bands:4=oea:k0=3;8=topk");
   try {

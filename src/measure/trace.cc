@@ -88,6 +88,7 @@ std::string trace_header(const Trace& t) {
                     {"layers", json::array(t.layers.begin(), t.layers.end())},
                     {"ranked", t.ranked}};
   if (!t.model_hash.empty()) head["model_hash"] = t.model_hash;
+  if (!t.routers.empty()) head["routers"] = t.routers;
   if (!t.policy.empty()) head["policy"] = t.policy;
   return json::serialize(head);
 }

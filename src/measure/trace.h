@@ -27,6 +27,7 @@ struct Trace {
   std::string source;              // where it was read from, for messages
   std::string model;               // what the file says, or ""
   std::string model_hash, policy;  // of what carpool recorded, or ""
+  std::string routers;             // of it: model/routing_tables.h, router_hash; "" also of files that differ in it
   int n_experts = 0;
   int top_k = 0;
   std::vector<int> layers;  // [L] the model's numbers of the layers that were recorded

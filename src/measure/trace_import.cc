@@ -174,6 +174,8 @@ void TraceBuilder::add_own(const std::string& path, const std::string& text) {
       const int E = static_cast<int>(o.integer("n_experts", 1, kMaxTraceExperts));
       if (told_ && E != trace_.n_experts)
         o.fail("n_experts", fmt::format("{}, other files have {}", E, trace_.n_experts));
+      const std::string routers = o.string_or("routers", "");
+      trace_.routers = !told_ || routers == trace_.routers ? routers : "";
       told_ = true;
       trace_.n_experts = E;
       trace_.model = o.string_or("model", "");

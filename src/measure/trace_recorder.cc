@@ -107,6 +107,7 @@ TraceRecorder::TraceRecorder(const std::string& path, Writing writing, const Mod
   shape_.model = facts.model;
   shape_.model_hash = facts.model_hash;
   shape_.policy = facts.policy;
+  shape_.routers = facts.routers;
   shape_.n_experts = config.n_experts;
   shape_.top_k = config.top_k;
   shape_.layers = moe_layers_of(config);

@@ -23,6 +23,7 @@ namespace carpool {
 struct TraceFacts {
   std::string model, model_hash;  // as it was called; model_identity.h
   std::string policy;             // spec
+  std::string routers;            // model/routing_tables.h, router_hash; "" of what has none
 };
 
 class TraceRecorder final : public StepObserver {

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "measure/trace_placement.h"
+#include "model/routing_tables.h"
 #include "routing/policy.h"
 #include "routing/rank.h"
 
@@ -143,8 +144,18 @@ struct Sums {
   std::vector<double> busiest, mean_rank;  // per plan, sums over layers
 };
 
-void require_fit(const Trace& trace, const Policy& policy) {
+void require_fit(const Trace& trace, Policy& policy) {
+  if (!policy.tables_file().empty() && trace.routers.empty()) {
+    throw Error(
+        ErrorKind::kConfig,
+        fmt::format("policy {} cannot be replayed on {}: the trace does not say of which model its routers are, so "
+                    "nothing says that the tables are of it; traces that carpool records do",
+                    policy.spec(), trace.source));
+  }
+  give_tables(policy, trace.routers, trace.layers);
   policy.check(trace.n_experts, trace.top_k);
+  const int last = *std::max_element(trace.layers.begin(), trace.layers.end());
+  if (policy.layers() != 0) check_layers(policy, std::max(policy.layers(), last + 1));
   const PolicyProperties& p = policy.properties();
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorKind::kConfig,

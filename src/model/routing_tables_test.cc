@@ -106,6 +106,15 @@ TEST_F(RoutingTablesFiles, TablesMayBeAbsent) {
   error([&] { make_policy("oea:k0=table,table=" + path_, model_)->check(8, 4); }, ErrorKind::kConfig);
 }
 
+TEST_F(RoutingTablesFiles, AListOfLayersIsOfAsManyAsTheModelHas) {
+  std::string list = "oea:k0=1";
+  for (int l = 1; l < model_.config().layers; ++l) list += "/1";
+  EXPECT_EQ(make_policy(list, model_)->layers(), model_.config().layers);
+  check_spec(list, model_.config());
+  error([&] { make_policy(list + "/1", model_); }, ErrorKind::kConfig);
+  error([&] { check_spec(list + "/1", model_.config()); }, ErrorKind::kConfig);
+}
+
 TEST_F(RoutingTablesFiles, DamageIsFound) {
   const std::string good = slurp(path_);
   for (const size_t at : {good.size() / 3, good.size() / 2}) {
@@ -154,6 +163,8 @@ TEST_F(RoutingTablesFiles, OnlyFilesOfTablesAreReplaced) {
 TEST_F(RoutingTablesFiles, APolicyGetsTheTablesOfItsModelAndNoOther) {
   const ModelConfig& c = model_.config();
   EXPECT_NO_THROW(make_policy("sere:table=" + path_ + ",k0=1", model_)->check(c.n_experts, c.top_k));
+  const std::string bands = "bands:2=oea:k0=1;4=sere:table=" + path_ + ",k0=1";
+  EXPECT_NO_THROW(make_policy(bands, model_)->check(c.n_experts, c.top_k));
   EXPECT_NO_THROW(make_policy("oea:k0=2", model_)->check(c.n_experts, c.top_k));
   EXPECT_NO_THROW(check_spec("sere:table=/nowhere,k0=1", c)) << "not read yet";
   EXPECT_THROW(check_spec("oea:k0=99", c), Error);
