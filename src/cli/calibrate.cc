@@ -136,6 +136,7 @@ BenchReport calibration_report(const CalibrateCommand& command, const Invocation
 void calibrate_command(CalibrateCommand& command, const Invocation& invocation) {
   check_output(command.json);
   check_output(command.out);
+  if (command.out == command.json) throw Error(ErrorKind::kUsage, "--out and --json must name different files");
   check_routing_tables_output(command.out);
   LoadedModel loaded = load_model(command.model);
   complete(command, loaded.model.config());
@@ -166,7 +167,7 @@ void add_calibrate(CLI::App& app, const Invocation& invocation) {
   auto command = std::make_shared<CalibrateCommand>();
   CLI::App& c = *app.add_subcommand("calibrate", "make the tables that some routing policies need, from a text");
   c.footer(
-      "Example: carpool calibrate models/books-qwen3 models/books-qwen3/eval.txt --out books.tables\n"
+      "Example: carpool calibrate models/books-qwen3 TEXT --out books.tables\n"
       "         carpool ab models/books-qwen3 --b sere:table=books.tables,k0=4 --b exfold:table=books.tables,m=50%\n"
       "Every expert of every layer is run on every token, which costs E / K times what routing does; then each layer\n"
       "alone is re-routed for each --k0. A calibration that was stopped goes on from FILE.part when it is started "

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/checksum.h"
 #include "base/cpu_info.h"
@@ -52,11 +53,25 @@ std::vector<std::string> canonical(const std::vector<std::string>& specs, const 
 
 // The built-in grid of the layer's E and K, and of what --tables has tables for.
 std::vector<std::string> built_in(const GridOptions& options, const ModelConfig& config) {
-  std::vector<std::string> specs = default_grid(config.n_experts, config.top_k);
+  std::vector<std::string> specs =
+      default_grid(config.n_experts, config.top_k, config.scoring.kind == Scoring::Kind::kSigmoid);
   if (options.tables_file.empty()) return specs;
   const RoutingTables tables = read_routing_tables(options.tables_file).tables;
   for (std::string& spec : table_grid(options.tables_file, tables, config.top_k)) specs.push_back(std::move(spec));
   return specs;
+}
+
+// Of the running program: builds of one commit differ while it is worked on.
+std::string build_checksum() {
+  static const std::string checksum =
+      fmt::format("{:016x}", checksum64(read_text_file("/proc/self/exe", size_t{1} << 31)));
+  return checksum;
+}
+
+// The key of cells that route by the tables of this file, whatever it is called.
+json::object with_tables(json::object key, const std::string& file) {
+  key["tables"] = fmt::format("{:016x}", checksum64(read_text_file(file, size_t{1} << 31)));
+  return key;
 }
 
 // Everything that decides a cell's numbers, beside its policy and batch.
@@ -75,7 +90,8 @@ json::object key_of(const GridOptions& options, const Documents& documents, Mode
           {"kv_cache_dtype", std::string(name(model.kv_format()))},
           {"cold_copies", copies},
           {"machine", machine_facts(model.ops().threads(), model.ops().isa())},
-          {"commit", build_commit()}};
+          {"hugepages", options.model.huge_pages},
+          {"build", build_checksum()}};
 }
 
 }  // namespace
@@ -164,6 +180,14 @@ GridSession::Cut& GridSession::cut(int tokens) {
   for (auto& document : cut.documents) document.resize(static_cast<size_t>(tokens));
   cut.key = key_of(options_, cut.documents, loaded_->model, hash_, copies_, tokens);
   cut.cells = read_cells(options_.cells_file, cut.key);
+  std::set<std::string> tables;
+  for (const std::string& spec : policies_) tables.insert(make_policy(spec)->tables_file());
+  tables.erase("");
+  for (const std::string& file : tables) {
+    for (CompareCell& cell : read_cells(options_.cells_file, with_tables(cut.key, file))) {
+      if (make_policy(cell.policy)->tables_file() == file) cut.cells.push_back(std::move(cell));
+    }
+  }
   return cuts_.emplace(tokens, std::move(cut)).first->second;
 }
 
@@ -180,7 +204,10 @@ std::vector<CompareCell> GridSession::measure(const std::vector<int>& batches, c
   std::vector<CompareCell> fresh;
   compare.finished = [&](const CompareCell& cell) {
     fresh.push_back(cell);
-    if (!options_.cells_file.empty()) append_line(options_.cells_file, json::serialize(cell_json(cell, part.key)));
+    if (options_.cells_file.empty()) return;
+    const std::string tables = make_policy(cell.policy)->tables_file();
+    const json::object key = tables.empty() ? part.key : with_tables(part.key, tables);
+    append_line(options_.cells_file, json::serialize(cell_json(cell, key)));
   };
   std::vector<CompareCell> cells = measure_cells(loaded_->model, part.documents, compare, part.cells);
   measured_ += fresh.size();

@@ -144,12 +144,13 @@ TEST(TraceRecord, TablesOfTheSameModelAreReplayedAndNoOthers) {
     return run_command({"trace", "replay", file, "--policy", "topk", "--policy", policy, "--batch", "4", "--batches",
                         "50", "--json", "-"});
   };
-  for (const std::string policy : {"sere:table=" + tables + ",k0=2", "exfold:table=" + tables + ",m=50%",
-                                   "oea:k0=table,table=" + tables, "bands:4=sere:table=" + tables + ",k0=2"}) {
+  for (const std::string& policy :
+       std::vector<std::string>{"sere:table=" + tables + ",k0=2", "exfold:table=" + tables + ",m=50%",
+                                "oea:k0=table,table=" + tables, "bands:4=sere:table=" + tables + ",k0=2"}) {
     const Output o = replay(trace, policy);
     ASSERT_EQ(o.code, 0) << o.err;
     const json::value rows = parse_json(o.out, "").at("results");
-    EXPECT_EQ(rows.at(1).at("policy"), policy);
+    EXPECT_EQ(rows.at(1).at("policy").as_string(), policy);
     EXPECT_LT(rows.at(1).at("ratio").to_number<double>(), 1) << policy;
   }
   const Output other = replay(trace, "sere:table=" + glm + ",k0=2");

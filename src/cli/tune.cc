@@ -89,6 +89,9 @@ void run(Options& options, const Invocation& invocation) {
   const QualityBudget budget = QualityBudget::parse(options.budget);
   check_output(options.out);
   check_output(options.json);
+  if (options.out == options.json || options.out == options.grid.cells_file ||
+      (!options.json.empty() && options.json == options.grid.cells_file))
+    throw Error(ErrorKind::kUsage, "--out, --json and --cells must name different files");
   if (options.grid.documents && *options.grid.documents < 4)
     throw Error(ErrorKind::kUsage, "tune needs at least 4 documents: half of them are held out to verify its choice");
   GridSession grid(options.grid, invocation);
@@ -111,9 +114,10 @@ void run(Options& options, const Invocation& invocation) {
   if (options.json != "-") write_output("-", bench_text(report));
   if (!options.json.empty()) write_output(options.json, pretty(bench_json(report)));
   if (!any) {
-    throw Error(ErrorKind::kUnavailable,
-                "nothing to recommend: at no batch size does step time surely fall with the number of experts, so no "
-                "profile was written; topk is the right policy here");
+    throw Error(
+        ErrorKind::kUnavailable,
+        fmt::format("nothing to recommend, so no profile was written; topk is the right policy here. At batch {}: {}",
+                    bands.back().cell.batch, bands.back().reason));
   }
   write_output(options.out, pretty(profile));
 }

@@ -92,7 +92,7 @@ CompareCell make_cell(const std::string& policy, int batch, const LockstepRun& r
   return cell;
 }
 
-std::vector<std::string> default_grid(int n_experts, int top_k) {
+std::vector<std::string> default_grid(int n_experts, int top_k, bool sigmoid) {
   std::vector<std::string> specs;
   const auto add = [&]<class... Args>(fmt::format_string<Args...> format, Args&&... args) {
     const std::unique_ptr<Policy> policy = make_policy(fmt::format(format, std::forward<Args>(args)...));
@@ -106,7 +106,7 @@ std::vector<std::string> default_grid(int n_experts, int top_k) {
     add("xshare:m={}%,k0=1", percent);
     add("des_vote:m={}%", percent);
     add("lynx:drop={}%", 100 - percent);
-    add("lynx_bins:m={}%", percent);
+    add("lynx_bins:m={}%{}", percent, sigmoid ? ",scores=sigmoid" : "");
   }
   if (top_k > 1) {
     for (const char* p : {"0.5", "0.7", "0.9"}) add("top_p:p={}", p);

@@ -49,8 +49,8 @@ CompareCell make_cell(const std::string& policy, int batch, const LockstepRun& r
                       int document_tokens);
 
 // The built-in grid for a layer of E experts, K per token: every k0 of oea, prunings, and each method with a budget at
-// 25, 50 and 75 % of what plain routing loads.
-std::vector<std::string> default_grid(int n_experts, int top_k);
+// 25, 50 and 75 % of what plain routing loads. `sigmoid`: what the router's scores are, which lynx_bins must know.
+std::vector<std::string> default_grid(int n_experts, int top_k, bool sigmoid);
 
 // What a file of routing tables adds to it: every k0 of sere, exfold at 25, 50 and 75 %, and oea with the k0 of each
 // layer; each where `tables` has what it needs.

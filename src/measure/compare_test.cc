@@ -95,10 +95,12 @@ TEST(Compare, CellsSurviveTheirFileAndAnotherKeyIsAnotherCell) {
 
 TEST(Compare, TheBuiltInGridFitsModelsOfAllSizes) {
   for (const auto& [experts, k] : {std::pair(64, 8), {128, 8}, {256, 8}, {8, 2}, {32, 4}, {512, 22}, {16, 1}}) {
-    const std::vector<std::string> grid = default_grid(experts, k);
+    const std::vector<std::string> grid = default_grid(experts, k, false);
     EXPECT_GE(grid.size(), 15u) << experts << " " << k;
     EXPECT_LE(grid.size(), 45u) << experts << " " << k;
   }
+  const std::vector<std::string> sigmoid = default_grid(64, 8, true);
+  EXPECT_NE(std::find(sigmoid.begin(), sigmoid.end(), "lynx_bins:m=50%,scores=sigmoid"), sigmoid.end());
 }
 
 }  // namespace

@@ -90,8 +90,9 @@ LatencyFit fit_latency(const std::vector<CompareCell>& cells, int batch) {
   for (const CompareCell* cell : points) {
     if (cell->policy == "topk") plain_ms = cell->step_ms.value;
   }
+  if (!points.empty()) fit.blocks = static_cast<int>(points[0]->blocks.size());
   if (points.size() < 3 || !(plain_ms > 0)) return fit;
-  const size_t n = points[0]->blocks.size();
+  const auto n = static_cast<size_t>(fit.blocks);
   std::vector<size_t> blocks(n);
   for (size_t b = 0; b < n; ++b) blocks[b] = b;
   const Line line = line_of(points, blocks, plain_ms);
@@ -136,8 +137,10 @@ std::string bands_spec(const std::vector<ChosenBand>& bands) {
     out += fmt::format("{}{}={}", out.empty() ? "bands:" : ";", from, policy);
     last = policy;
   };
-  for (const ChosenBand& band : bands) add(band.from, band.policy);
-  if (!bands.empty()) add(bands.back().to + 1, "topk");
+  for (size_t i = 0; i < bands.size(); ++i) {
+    add(bands[i].from, bands[i].policy);
+    if (i + 1 == bands.size() || bands[i + 1].from != bands[i].to + 1) add(bands[i].to + 1, "topk");
+  }
   return out.empty() ? "topk" : out;
 }
 

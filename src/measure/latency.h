@@ -16,11 +16,12 @@ namespace carpool {
 
 // step ms = intercept + slope * distinct experts per layer, at one batch size.
 struct LatencyFit {
-  int batch = 0, cells = 0;
+  int batch = 0, cells = 0, blocks = 0;  // settings, and blocks of steps of each
   Estimate slope_ms, intercept_ms;
   double r2 = 0;  // of the cells' means
   // The slope's interval lies above zero: loading fewer experts saves time here.
-  bool usable() const { return cells >= 3 && slope_ms.lo > 0; }
+  bool usable() const { return enough() && slope_ms.lo > 0; }
+  bool enough() const { return cells >= 3 && blocks >= kIntervalRepeats; }  // for a line, and for an interval of it
 };
 
 // Least squares over the cells of one batch size, topk among them: OEA's where there are at least three settings of it,

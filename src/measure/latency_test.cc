@@ -69,6 +69,11 @@ TEST(Latency, ASlopeThatMayBeZeroIsRefused) {
     for (StepBlock& block : scattered[i].blocks) block.ms *= i % 2 ? 1.2 : 1;
   }
   EXPECT_FALSE(fit_latency(scattered, 16).usable()) << "cells far off any line, however steady each";
+  std::vector<CompareCell> brief = grid(16, 0.05);
+  EXPECT_TRUE(fit_latency(brief, 16).enough());
+  for (CompareCell& cell : brief) cell.blocks.resize(4);
+  EXPECT_FALSE(fit_latency(brief, 16).enough()) << "four blocks give no interval";
+  EXPECT_FALSE(fit_latency({brief[0], brief[1]}, 16).enough()) << "two points are no fit";
 }
 
 TEST(Latency, BandsBecomeOneSpec) {
@@ -82,6 +87,9 @@ TEST(Latency, BandsBecomeOneSpec) {
   EXPECT_EQ(bands_spec({band(4, 15, "oea:k0=3"), band(16, 31, "topk")}), "bands:4=oea:k0=3;16=topk");
   EXPECT_EQ(bands_spec({band(4, 7, "oea:k0=3"), band(8, 15, "oea:k0=3")}), "bands:4=oea:k0=3;16=topk");
   EXPECT_EQ(bands_spec({band(4, 7, "topk")}), "topk");
+  EXPECT_EQ(bands_spec({band(4, 4, "des_vote:m=4"), band(8, 15, "oea:k0=3")}),
+            "bands:4=des_vote:m=4;5=topk;8=oea:k0=3;16=topk")
+      << "nothing is said of 5 to 7 rows";
 }
 
 TEST(Latency, ABudgetIsOneOfTwoQuantities) {

@@ -47,6 +47,13 @@ class BatchTuner {
     band_.cell = screened.front();
     band_.fit = fit_latency(screened, batch_);
     if (!band_.fit.usable() && options_.screen_tokens > 0) look_again();
+    if (!band_.fit.enough()) {
+      band_.reason = fmt::format(
+          "{} settings in {} blocks of steps are too few to tell how step time follows experts: it "
+          "takes 3 in {}",
+          band_.fit.cells, band_.fit.blocks, kIntervalRepeats);
+      return band_;
+    }
     if (!band_.fit.usable()) {
       band_.reason = fmt::format("step time does not follow the number of experts here: {}", fit_text(band_.fit));
       return band_;
@@ -205,6 +212,23 @@ std::vector<std::string> finalists(const std::vector<CompareCell>& screened, con
   return out;
 }
 
+namespace {
+
+// A setting is measured at the first number of rows of its band. What it costs with more rows is known to fall for OEA
+// alone, whose union grows with them; another must be within the budget at the next measured size, too, or it holds at
+// its own size only.
+void limit_band(ChosenBand& band, const TuneOptions& options, const MeasureCells& measure, int next_batch) {
+  if (band.policy == "topk" || band.policy.starts_with("oea:")) return;
+  if (next_batch > 0) {
+    const CompareCell there = measure(next_batch, {band.policy}, 0).back();
+    if (cost_on(there, options.budget, TextPart::kTuning).hi <= options.budget.limit) return;
+  }
+  band.to = band.from;
+  band.reason += "; with more rows it may cost more";
+}
+
+}  // namespace
+
 std::vector<ChosenBand> tune(const TuneOptions& options, const MeasureCells& measure) {
   std::vector<ChosenBand> bands;
   for (size_t i = 0; i < options.batches.size(); ++i) {
@@ -212,6 +236,7 @@ std::vector<ChosenBand> tune(const TuneOptions& options, const MeasureCells& mea
     ChosenBand band = BatchTuner(options, measure, batch).run();
     band.from = batch;
     band.to = i + 1 < options.batches.size() ? options.batches[i + 1] - 1 : 2 * batch - 1;
+    limit_band(band, options, measure, i + 1 < options.batches.size() ? options.batches[i + 1] : 0);
     bands.push_back(std::move(band));
   }
   return bands;

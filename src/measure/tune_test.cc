@@ -22,6 +22,7 @@ struct FakeModel {
   double slope = 0.05;                                            // ms per expert
   double held_out = 1;                             // cost there, as a share of that on the documents for tuning
   std::string bad_held_out;                        // a spec that costs ten times as much there
+  double growth = 1;                               // cost from 16 rows on, as a share of that below
   std::vector<std::pair<std::string, int>> asked;  // spec, tokens
 
   CompareCell cell(const std::string& policy, int batch) const {
@@ -40,6 +41,7 @@ struct FakeModel {
       cost += sensitivity[l] * (kTopK - k0[l]) * (kTopK - k0[l]) * (pruned ? 4 : 1);
       missing += (kTopK - k0[l]) / 4;
     }
+    if (batch >= 16) cost *= growth;
     CompareCell c;
     c.policy = policy;
     c.batch = batch;
@@ -107,6 +109,20 @@ TEST(Tune, TheFastestWithinTheBudgetIsChosenByBatch) {
   const ChosenBand flat = model.tuned("kl=0.0095", uniform())[0];
   EXPECT_EQ(flat.policy, "topk");
   EXPECT_NE(flat.reason.find("does not follow"), std::string::npos) << flat.reason;
+}
+
+TEST(Tune, WhatMayCostMoreWithMoreRowsHoldsOnlyAsFarAsItWasMeasured) {
+  FakeModel model;
+  TuneOptions options{.candidates = every("prune"), .batches = {8, 16}, .by_layer = false};
+  std::vector<ChosenBand> bands = model.tuned("kl=0.0095", options);
+  EXPECT_EQ(bands[0].policy, "prune:k0=6");
+  EXPECT_EQ(bands[0].to, 15) << "within the budget at 16, too";
+  EXPECT_EQ(bands[1].to, 16) << "nothing is known beyond";
+  EXPECT_NE(bands[1].reason.find("may cost more"), std::string::npos) << bands[1].reason;
+  model.growth = 3;
+  bands = model.tuned("kl=0.0095", options);
+  EXPECT_EQ(bands[0].to, 8);
+  EXPECT_EQ(bands_spec(bands), "bands:8=prune:k0=6;9=topk;16=prune:k0=7;17=topk");
 }
 
 TEST(Tune, WhatBreaksTheBudgetOnHeldOutTextIsNotChosen) {
