@@ -14,6 +14,8 @@
 
 namespace carpool {
 
+constexpr int kFewestBlocks = 3;
+
 // step ms = intercept + slope * distinct experts per layer, at one batch size.
 struct LatencyFit {
   int batch = 0, cells = 0, blocks = 0;  // settings, and blocks of steps of each
@@ -21,7 +23,7 @@ struct LatencyFit {
   double r2 = 0;  // of the cells' means
   // The slope's interval lies above zero: loading fewer experts saves time here.
   bool usable() const { return enough() && slope_ms.lo > 0; }
-  bool enough() const { return cells >= 3 && blocks >= kIntervalRepeats; }  // for a line, and for an interval of it
+  bool enough() const { return cells >= 3 && blocks >= kFewestBlocks; }  // for a line, and to see how it varies
 };
 
 // Least squares over the cells of one batch size, topk among them: OEA's where there are at least three settings of it,

@@ -51,7 +51,7 @@ class BatchTuner {
       band_.reason = fmt::format(
           "{} settings in {} blocks of steps are too few to tell how step time follows experts: it "
           "takes 3 in {}",
-          band_.fit.cells, band_.fit.blocks, kIntervalRepeats);
+          band_.fit.cells, band_.fit.blocks, kFewestBlocks);
       return band_;
     }
     if (!band_.fit.usable()) {
