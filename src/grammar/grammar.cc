@@ -7,6 +7,7 @@
 #include <map>
 
 #include "grammar/char_set.h"
+#include "grammar/stop_texts.h"
 
 namespace carpool {
 namespace {
@@ -167,28 +168,26 @@ NodeId GrammarBuilder::rule(int rule) { return add({Kind::kRule, false, false, r
 
 void GrammarBuilder::define(int rule, NodeId node) { grammar_->rules_[static_cast<size_t>(rule)] = node; }
 
-// One state for each number of bytes of `stop` that the text ends with, as Knuth, Morris and Pratt match (1977).
-NodeId GrammarBuilder::text_without(std::string_view stop) {
-  CARPOOL_CHECK(!stop.empty() && std::all_of(stop.begin(), stop.end(), [](char c) { return c > 0; }));
-  std::vector<int> states(stop.size());
-  for (int& state : states) state = new_rule();
-  CharSet beyond;
-  beyond.add(0x80, 0x10FFFF);
-  const NodeId wide = char_node(*this, beyond, CharForm::kRaw);
-  for (size_t k = 0; k < stop.size(); ++k) {
-    std::map<size_t, ByteSet> next;  // where the bytes lead
-    for (size_t b = 0; b < 128; ++b) {
-      std::string tail(stop.substr(0, k));
-      tail += static_cast<char>(b);
-      size_t matched = std::min(tail.size(), stop.size());
-      while (stop.substr(0, matched) != std::string_view(tail).substr(tail.size() - matched)) --matched;
-      if (matched < stop.size()) next[matched].set(b);
-    }
-    std::vector<NodeId> options = {empty(), seq({wide, rule(states[0])})};
-    for (const auto& [state, set] : next) options.push_back(seq({bytes(set), rule(states[state])}));
-    define(states[k], alt(options));
+// One state for each beginning of a stop that the text ends with, as Aho and Corasick match (1975), over characters.
+NodeId GrammarBuilder::text_without(std::span<const std::string> stops) {
+  const StopTexts automaton(stops);
+  std::vector<int> rules(automaton.states().size(), -1);
+  for (size_t s = 0; s < rules.size(); ++s) {
+    if (!automaton.states()[s].stopped) rules[s] = new_rule();
   }
-  return rule(states[0]);
+  const NodeId other = char_node(*this, automaton.alphabet().complement(), CharForm::kRaw);
+  for (size_t s = 0; s < rules.size(); ++s) {
+    const StopTexts::State& state = automaton.states()[s];
+    if (state.stopped) continue;
+    std::map<int, CharSet> next;  // where the characters lead
+    for (const auto& [c, to] : state.next) {
+      if (rules[static_cast<size_t>(to)] >= 0) next[rules[static_cast<size_t>(to)]].add(c);
+    }
+    std::vector<NodeId> options = {empty(), seq({other, rule(rules[0])})};
+    for (const auto& [to, set] : next) options.push_back(seq({char_node(*this, set, CharForm::kRaw), rule(to)}));
+    define(rules[s], alt(options));
+  }
+  return rule(rules[0]);
 }
 
 // Sets what follows for a node from its children; true when that is news.

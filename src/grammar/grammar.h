@@ -113,8 +113,8 @@ class GrammarBuilder {
   NodeId rule(int rule);
   void define(int rule, NodeId node);
 
-  // Any UTF-8 text that does not contain `stop` (ASCII, not empty): what stands before a closing tag.
-  NodeId text_without(std::string_view stop);
+  // Any UTF-8 text that contains none of `stops` (UTF-8, at least one, none empty): what stands before a closing tag.
+  NodeId text_without(std::span<const std::string> stops);
 
   // Throws GrammarError when no text matches. The builder is used up.
   std::shared_ptr<const Grammar> finish(NodeId root);

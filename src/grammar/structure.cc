@@ -85,6 +85,28 @@ NodeId node_of(GrammarBuilder& b, const StructureSpec& spec) {
   return b.fail();
 }
 
+// Whether a text of the structure may begin so that a reader could take it for reasoning.
+bool begins_like_reasoning(const StructureSpec& spec) {
+  using Kind = StructureSpec::Kind;
+  if ((spec.kind != Kind::kRegex && spec.kind != Kind::kChoice) || !spec.openings.empty()) return false;
+  StructureSpec alone = spec;
+  alone.reasoning.reset();
+  const std::shared_ptr<const Grammar> grammar = make_grammar(alone);
+  Matcher matcher(*grammar);
+  const std::string firsts = " \t\r\n" + spec.reasoning->open.substr(0, 1);
+  return std::any_of(firsts.begin(), firsts.end(),
+                     [&](char c) { return matcher.step(matcher.start(), static_cast<unsigned char>(c)) >= 0; });
+}
+
+NodeId behind_reasoning(GrammarBuilder& b, const StructureSpec& spec, NodeId root) {
+  const FreeReasoning& free = *spec.reasoning;
+  const NodeId lines = free.lines ? b.repeat(b.literal("\n"), 0, 2) : b.empty();
+  const NodeId close = b.seq({spelled(b, spec, free.close), lines});
+  const NodeId reasoned =
+      b.seq({spelled(b, spec, free.open), b.text_without(free.stops), free.unclosed ? b.optional(close) : close, root});
+  return free.optional && !begins_like_reasoning(spec) ? b.alt({root, reasoned}) : reasoned;
+}
+
 }  // namespace
 
 std::string StructureSpec::key() const {
@@ -92,6 +114,11 @@ std::string StructureSpec::key() const {
   for (const FramedSchema& f : frames) {
     const TaggedArguments tagged = f.tagged.value_or(TaggedArguments{});
     list.push_back({f.before, f.after, f.schema, tagged.key_open, tagged.value_open, tagged.value_close, f.lenient});
+  }
+  json::array free;
+  if (reasoning) {
+    free = {reasoning->open,  reasoning->close,    json::array(reasoning->stops.begin(), reasoning->stops.end()),
+            reasoning->lines, reasoning->optional, reasoning->unclosed};
   }
   const json::array all{static_cast<int>(kind),
                         schema,
@@ -103,8 +130,8 @@ std::string StructureSpec::key() const {
                         std::move(list),
                         min,
                         max,
-                        reasoning_begin,
-                        reasoning_end,
+                        std::move(free),
+                        json::array(openings.begin(), openings.end()),
                         json::array(tags.begin(), tags.end())};
   return json::serialize(all);
 }
@@ -113,11 +140,12 @@ std::shared_ptr<const Grammar> make_grammar(const StructureSpec& spec) {
   try {
     GrammarBuilder builder;
     NodeId root = node_of(builder, spec);
-    if (!spec.reasoning_end.empty()) {
-      const NodeId lines = builder.repeat(builder.literal("\n"), 0, 2);
-      root = builder.seq({spelled(builder, spec, spec.reasoning_begin), builder.text_without(spec.reasoning_end),
-                          spelled(builder, spec, spec.reasoning_end), lines, root});
+    if (!spec.openings.empty()) {
+      std::vector<NodeId> openings;
+      for (const std::string& opening : spec.openings) openings.push_back(spelled(builder, spec, opening));
+      root = builder.seq({builder.alt(openings), root});
     }
+    if (spec.reasoning) root = behind_reasoning(builder, spec, root);
     std::shared_ptr<const Grammar> grammar = builder.finish(root);
     if (!can_be_matched_within_limits(*grammar)) {
       throw GrammarError("", false, "too many of its texts must be told apart at once: make it less ambiguous");

@@ -25,6 +25,18 @@ struct FramedSchema {
   bool lenient = false;  // where the schema has what the grammar lacks, any JSON object, or any text between tags
 };
 
+// What a model may write before a structure: `open`, any text that contains none of `stops`, `close`. A reader of the
+// text must not see an end of the reasoning elsewhere, so `stops` are all texts that it would take for one.
+struct FreeReasoning {
+  std::string open = {}, close = {};
+  std::vector<std::string> stops = {};  // at least one
+  bool lines = false;                   // up to two line breaks may follow `close`
+  // The structure may come at once. Where it is an expression or choices that may begin with a blank or as `open` does,
+  // it never does: one could not tell them apart.
+  bool optional = false;
+  bool unclosed = false;  // the structure may follow without `close`; it begins with one of `stops`
+};
+
 struct StructureSpec {
   enum class Kind {
     kJsonObject,  // any JSON object
@@ -41,10 +53,9 @@ struct StructureSpec {
   std::string prefix = {}, between = {}, suffix = {};
   std::vector<FramedSchema> frames = {};
   int min = 1, max = 1;  // kNoLimit: any number
-  // Not empty: the model reasons first. The structure holds after the first of these texts (ASCII, "</think>"), which
-  // may be followed by up to two line breaks; what stands before it is free, behind reasoning_begin.
-  std::string reasoning_begin = {}, reasoning_end = {};
-  // Parts of prefix, between, suffix, before, after and the two above that may be special tokens of the vocabulary.
+  std::optional<FreeReasoning> reasoning = {};
+  std::vector<std::string> openings = {};  // one of these stands before the structure; none = nothing does
+  // Parts of all texts above, but for schemas, expressions and choices, that may be special tokens of the vocabulary.
   std::vector<std::string> tags = {};
 
   std::string key() const;  // equal for equal grammars

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "grammar/constraint.h"
@@ -54,25 +55,108 @@ TEST(Structure, FramesArePutAroundValues) {
   EXPECT_TRUE(Language(make_grammar(spec)).complete("[]"));
 }
 
+FreeReasoning think() { return {.close = "</think>", .stops = {"</think>"}, .lines = true}; }
+
 // T24: a grammar that holds from the first token keeps a model from thinking.
 TEST(KnownProblemT24, AGrammarBeginsAfterTheReasoning) {
   StructureSpec spec = schema_spec(R"({"type":"object","properties":{"a":{"const":1}},"required":["a"]})");
-  spec.reasoning_end = "</think>";
+  spec.reasoning = think();
   Language language(make_grammar(spec));
   for (const char* text :
        {"I think {so}.\n</think>\n\n{\"a\":1}", "</think>{\"a\":1}", "<</thin</think>\n{\"a\": 1}"}) {
     EXPECT_TRUE(language.complete(text)) << text;
   }
-  EXPECT_TRUE(language.begins("any text at all, {\"b\": and \xF0\x9F\x98\x80"));
+  EXPECT_TRUE(language.begins("any text, {\"b\": and \xF0\x9F\x98\x80")) << "but for what ends reasoning";
   EXPECT_FALSE(language.begins("thoughts</think>\n\nmore"));
   EXPECT_FALSE(language.has("thoughts without an end"));
   EXPECT_FALSE(language.begins("broken \xF0\x9F</think>"));
 }
 
+// A reader takes more than the closing tag for the end of reasoning, and an answer without the opening tag has
+// none.
+TEST(KnownProblemT24, NothingThatEndsReasoningMayStandInIt) {
+  StructureSpec spec = schema_spec(R"({"const":1})");
+  spec.reasoning = think();
+  spec.reasoning->stops = {"</think>", "<call>",
+                           "<\xEF\xBD\x9C"
+                           "begin>"};
+  Language language(make_grammar(spec));
+  EXPECT_TRUE(
+      language.complete("<cal l> <\xEF\xBD\x9C"
+                        "begi n></think>1"));
+  for (const char* text : {"a<call>", "<<call>", "</thin<call>",
+                           "<\xEF\xBD\x9C"
+                           "begin>"}) {
+    EXPECT_FALSE(language.complete(text) || language.begins(std::string(text) + "</think>")) << text;
+  }
+  spec.reasoning->unclosed = true;
+  spec.prefix = "<call>";
+  spec.kind = StructureSpec::Kind::kFrames;
+  spec.frames = {{"f:", ";", parse_json("{\"const\":1}", "s")}};
+  Language calls(make_grammar(spec));
+  EXPECT_TRUE(calls.complete("hm</think>\n<call>f:1;"));
+  EXPECT_TRUE(calls.complete("hm<call>f:1;"));
+  EXPECT_FALSE(calls.begins("hm<call>g"));
+}
+
+TEST(KnownProblemT24, WithoutItsOpeningTagThereIsNoReasoning) {
+  StructureSpec spec = regex_spec("a+");
+  spec.reasoning = think();
+  spec.reasoning->open = "<think>";
+  spec.reasoning->optional = true;
+  Language language(make_grammar(spec));
+  EXPECT_TRUE(language.has("aa"));
+  EXPECT_TRUE(language.has("<think>hm</think>\naa"));
+  for (const char* text : {"hm", "ab", "aa</think>", "<think>hm</think>b"}) EXPECT_FALSE(language.begins(text)) << text;
+  // What may itself begin as reasoning does must come behind reasoning.
+  for (const char* expression : {".*", "<b>", "\\s*a"}) {
+    spec.regex = expression;
+    Language behind(make_grammar(spec));
+    EXPECT_TRUE(behind.begins("<think>hm</think>")) << expression;
+    for (const char* text : {"a", "<b>", " a", "<think>a"}) EXPECT_FALSE(behind.has(text)) << expression << text;
+  }
+}
+
+TEST(Structure, OneOfItsOpeningsStandsBeforeIt) {
+  StructureSpec spec = schema_spec(R"({"const":1})");
+  spec.reasoning = FreeReasoning{"[think]", "[/think]", {"["}, false, true, false};
+  spec.openings = {"[say]", "[say json]"};
+  Language language(make_grammar(spec));
+  for (const char* text : {"[say]1", "[say json]1", "[think]hm[/think][say]1"}) EXPECT_TRUE(language.complete(text));
+  for (const char* text : {"1", "hm", "[think]hm[say]", "[think]hm[/think]1", "[think]hm[/think]\n"})
+    EXPECT_FALSE(language.begins(text)) << text;
+}
+
+// Beside a search for each stop, for all short texts.
+TEST(Structure, ATextWithoutSomeTextsHoldsNoneOfThem) {
+  const std::vector<std::vector<std::string>> lists = {{"ab"},
+                                                       {"aba"},
+                                                       {"aab", "b\xC3\xA9"},
+                                                       {"abab", "ba"},
+                                                       {"a\xC3\xA9"
+                                                        "a",
+                                                        "\xC3\xA9\xC3\xA9", "bab"},
+                                                       {"bb", "abba"}};
+  for (const std::vector<std::string>& stops : lists) {
+    GrammarBuilder builder;
+    const NodeId node = builder.text_without(stops);
+    Language language(builder.finish(node));
+    const std::string letters[] = {"a", "b", "\xC3\xA9", "x"};
+    for (int code = 0; code < 4 * 4 * 4 * 4 * 4 * 4; ++code) {
+      std::string text;
+      for (int i = 0, rest = code; i < 6; ++i, rest /= 4) text += letters[rest % 4];
+      const bool holds = std::any_of(stops.begin(), stops.end(),
+                                     [&](const std::string& stop) { return text.find(stop) != std::string::npos; });
+      ASSERT_EQ(language.has(text), !holds) << text;
+    }
+    EXPECT_FALSE(language.begins("\xC3x"));
+  }
+}
+
 TEST(Structure, ASpokenSpecialTokenMayBeWrittenAndNoOther) {
   // Tokens 1 and 2 stand for special tokens of a tokenizer; the trie of tests has none, so the texts decide here.
   StructureSpec spec = regex_spec("a+");
-  spec.reasoning_end = "</think>";
+  spec.reasoning = think();
   const auto trie = std::make_shared<const TokenTrie>(std::vector<std::string>{"a", "</think>", "</", "think>", "b"});
   ConstraintCursor cursor(std::make_shared<Constraint>(make_grammar(spec), trie));
   ASSERT_TRUE(cursor.accept(4));

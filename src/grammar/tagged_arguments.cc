@@ -39,7 +39,7 @@ NodeId text_node(GrammarBuilder& b, const json::object& schema, std::string_view
       if (word.is_string() && word.get_string().find(close) == std::string::npos) words.emplace_back(word.get_string());
     }
   }
-  return words.empty() ? b.text_without(close) : b.one_of(std::move(words));
+  return words.empty() ? b.text_without(std::vector<std::string>{std::string(close)}) : b.one_of(std::move(words));
 }
 
 NodeId value_node(GrammarBuilder& b, const json::value& schema, std::string_view close, bool lenient,
@@ -51,7 +51,7 @@ NodeId value_node(GrammarBuilder& b, const json::value& schema, std::string_view
   } catch (const GrammarError&) {
     if (!lenient) throw;
   }
-  return b.text_without(close);
+  return b.text_without(std::vector<std::string>{std::string(close)});
 }
 
 }  // namespace

@@ -15,17 +15,43 @@ std::vector<std::string> tags_of(const OutputFormat& format) {
   return out;
 }
 
-// Where the model may still reason, what was asked for begins behind that. A prompt that says nothing of reasoning is
-// that of a model which opens it itself.
-void let_reason(const OutputPlan& plan, bool call, StructureSpec& spec) {
+// Where the model may still reason, what was asked for begins behind that. The parser takes more than the closing tag
+// for the end of reasoning, so nothing of that may be written there. A prompt that says nothing of reasoning is that of
+// a model which opens it itself, or goes without; in the middle of a message it no longer can.
+void let_reason(OutputPlan& plan, const Chat& chat, StructureSpec& spec) {
+  const CallFormat* calls = plan.options.functions ? plan.format.calls : nullptr;
   spec.tags = tags_of(plan.format);
-  if (!plan.format.reasoning || plan.options.prompt == PromptEnd::kClosed) return;
-  if (!is_harmony(plan.format.reasoning)) {
-    spec.reasoning_end = plan.format.reasoning->close;
+  plan.options.structured = true;
+  if (!plan.format.reasoning) return;
+  const ReasoningFormat& format = *plan.format.reasoning;
+  const PromptEnd prompt = plan.options.prompt;
+  if (prompt == PromptEnd::kClosed || (chat.continue_final && prompt == PromptEnd::kNeither)) {
+    plan.options.reasons = false;
     return;
   }
-  spec.reasoning_begin = "<|channel|>analysis<|message|>";
-  spec.reasoning_end = call ? "<|end|><|start|>assistant" : "<|end|><|start|>assistant<|channel|>final<|message|>";
+  FreeReasoning free;
+  if (is_harmony(&format)) {
+    free.open = "<|channel|>analysis<|message|>";
+    free.close = "<|end|><|start|>assistant";
+    free.stops = spec.tags;
+    free.optional = true;
+    if (!calls) spec.openings = {"<|channel|>final<|message|>", "<|channel|>final <|constrain|>json<|message|>"};
+    spec.reasoning = std::move(free);
+    return;
+  }
+  free.close = format.close;
+  free.stops = {free.close};
+  free.lines = true;
+  if (prompt == PromptEnd::kNeither && !format.open_by_default) {
+    free.open = format.open;
+    free.optional = true;
+  }
+  if (calls) {  // in reasoning, they end it
+    free.stops.emplace_back(calls->open);
+    if (!calls->around.empty()) free.stops.emplace_back(calls->around.front());
+    free.unclosed = true;
+  }
+  spec.reasoning = std::move(free);
 }
 
 bool is_strict(const json::value& tool) {
@@ -59,8 +85,15 @@ StructureSpec call_structure(const OutputPlan& plan, const ToolWish& wish) {
     }
     spec.frames.push_back(std::move(frame));
   }
-  let_reason(plan, true, spec);
   return spec;
+}
+
+// What the answer may call.
+std::shared_ptr<const std::vector<ToolFunction>> callable(const ToolWish& wish) {
+  if (wish.choice != ToolWish::Choice::kNamed) return wish.functions;
+  std::vector<ToolFunction> named;
+  if (const ToolFunction* function = find_function(*wish.functions, wish.named)) named.push_back(*function);
+  return std::make_shared<const std::vector<ToolFunction>>(std::move(named));
 }
 
 void check_structure(const Chat& chat, const Generation& generation) {
@@ -95,7 +128,7 @@ Prompt plan_output(const Served& served, Chat chat, const Fields* fields, Genera
   plan->stream_reasoning = !fields || fields->boolean_or("stream_reasoning", true);
   plan->must_call = chat.tools.forced();
   plan->past_calls = chat.past_calls;
-  if (chat.tools.wanted()) plan->options.functions = chat.tools.functions;
+  if (chat.tools.wanted()) plan->options.functions = callable(chat.tools);
   if (!chat.tools.parallel || chat.tools.choice == ToolWish::Choice::kNamed) plan->options.max_calls = 1;
   if (plan->must_call && chat.continue_final) {
     throw invalid_value("tool_choice", "tool_choice that asks for a call excludes continuing the last message");
@@ -104,9 +137,8 @@ Prompt plan_output(const Served& served, Chat chat, const Fields* fields, Genera
   plan->options.prompt = reasoning_at_end(plan->format, prompt_text(pieces));
   if (plan->must_call) {
     generation.structure = call_structure(*plan, chat.tools);
-  } else if (generation.structure) {
-    let_reason(*plan, false, *generation.structure);
   }
+  if (generation.structure) let_reason(*plan, chat, *generation.structure);
   if (!plan->format.reasoning && !plan->options.functions) return encode_prompt(served.tokenizer, pieces);
   generation.request.show_special = plan->options.functions ? served.format_tokens : served.reasoning_tokens;
   generation.output = std::move(plan);

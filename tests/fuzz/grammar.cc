@@ -54,7 +54,7 @@ StructureSpec spec_of(unsigned kind, std::string_view source) {
     default:
       spec.kind = StructureSpec::Kind::kJsonObject;
   }
-  if (kind / 4 % 8 == 1) spec.reasoning_end = "</think>";
+  if (kind / 4 % 8 == 1) spec.reasoning = FreeReasoning{.close = "</think>", .stops = {"</think>"}, .lines = true};
   return spec;
 }
 
@@ -107,8 +107,8 @@ json::value parsed(std::string_view text) {
 }
 
 void check_text(const StructureSpec& spec, std::string_view text) {
-  if (!spec.reasoning_end.empty()) {
-    text.remove_prefix(text.find(spec.reasoning_end) + spec.reasoning_end.size());
+  if (spec.reasoning) {
+    text.remove_prefix(text.find(spec.reasoning->close) + spec.reasoning->close.size());
     while (text.starts_with('\n')) text.remove_prefix(1);
   }
   if (spec.kind == StructureSpec::Kind::kChoice) {

@@ -74,10 +74,10 @@ std::vector<Format> formats() {
 }
 
 // A server whose model reasons first, or one whose model cannot.
-LiveServer::Parts parts_of(const Format& format, bool reasons) {
+LiveServer::Parts parts_of(const Format& format, bool reasons, bool opened = true) {
   std::vector<std::string> tags = format.tags;
   if (reasons) tags.insert(tags.end(), {"<think>", "</think>"});
-  const std::string end = reasons ? "<think>" : "";
+  const std::string end = reasons && opened ? "<think>" : "";
   return scripted("{% for m in messages %}{{ m.content }}{% endfor %}" + end, tags);
 }
 
@@ -126,6 +126,26 @@ TEST(ForcedCalls, AModelThatReasonsCallsBehindIt) {
         chat(server, request("I must.</think>" + format.both, with_tools({{"tool_choice", "required"}})));
     EXPECT_EQ(message.at("reasoning_content"), "I must.");
     EXPECT_EQ(functions_of(message), (json::array{kWeatherCall, kNowCall}));
+  }
+}
+
+// A call ends reasoning, so it must be one that was asked for, in reasoning too.
+TEST(KnownProblemT24, NoOtherCallEndsReasoning) {
+  const std::string closes(200, '}');
+  for (const Format& format : formats()) {
+    for (const bool opened : {true, false}) {
+      SCOPED_TRACE(format.name);
+      const LiveServer server(parts_of(format, true, opened), options_of(format, true));
+      const std::string begin = opened ? "Hm." : "<think>Hm.";
+      for (const std::string& wanted : {begin + format.both, format.both}) {
+        const json::object message = chat(server, request(wanted + closes, named("now")));
+        EXPECT_EQ(functions_of(message), json::array{kNowCall}) << wanted;
+        EXPECT_FALSE(essence(message).contains("content")) << message;
+      }
+      const json::object message = chat(server, request(begin + format.both, named("get_weather")));
+      EXPECT_EQ(functions_of(message), json::array{kWeatherCall}) << "this one may";
+      EXPECT_EQ(message.at("reasoning_content"), "Hm.");
+    }
   }
 }
 

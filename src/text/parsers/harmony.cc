@@ -18,13 +18,17 @@ std::string_view word_behind(std::string_view header, std::string_view mark) {
 }  // namespace
 
 HarmonyStage::HarmonyStage(CallSink sink, bool calls, const OutputOptions& options)
-    : sink_(std::move(sink)), calls_(calls), separate_(options.separate_reasoning) {}
+    : sink_(std::move(sink)),
+      calls_(calls),
+      separate_(options.separate_reasoning),
+      structured_(options.structured),
+      part_(options.reasons ? Part::kHeader : Part::kContent) {}
 
 void HarmonyStage::feed(std::string_view text, OutputEvents& out) {
   buffer_ += text;
   size_t at = 0;
   const std::string_view all = buffer_;
-  for (;;) {
+  while (!is_one_text()) {
     const FoundTag found = find_tag(all.substr(at), kHarmonyTags);
     if (found.at == std::string_view::npos) break;
     take_text(all.substr(at, found.at), out);
@@ -32,7 +36,7 @@ void HarmonyStage::feed(std::string_view text, OutputEvents& out) {
     at += found.at + found.tag.size();
   }
   const std::string_view rest = all.substr(at);
-  const size_t held = held_bytes(rest, kHarmonyTags);
+  const size_t held = is_one_text() ? 0 : held_bytes(rest, kHarmonyTags);
   take_text(rest.substr(0, rest.size() - held), out);
   buffer_.erase(0, buffer_.size() - held);
 }

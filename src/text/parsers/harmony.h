@@ -31,10 +31,12 @@ class HarmonyStage final : public OutputParser::Stage {
   void end_body(bool complete, OutputEvents& out);
   void tell(OutputEvent::Kind kind, std::string_view text, OutputEvents& out);
   bool looks_like_header() const;
+  // The structure that was asked for goes to the end of the answer.
+  bool is_one_text() const { return structured_ && (part_ == Part::kContent || part_ == Part::kCall); }
 
   CallSink sink_;
-  bool calls_, separate_;
-  Part part_ = Part::kHeader;
+  bool calls_, separate_, structured_;
+  Part part_;
   bool headed_ = false;    // a tag was seen
   bool too_long_ = false;  // the body of a call
   std::string buffer_;     // of whole text not yet taken: what may become a tag

@@ -34,7 +34,7 @@ std::unique_ptr<OutputParser::Stage> make_stage(const OutputFormat& format, cons
   } else {
     inner = std::make_unique<PlainStage>();
   }
-  if (!format.reasoning) return inner;
+  if (!format.reasoning || !options.reasons) return inner;
   return std::make_unique<ThinkTags>(*format.reasoning, options, calls ? format.calls : nullptr, std::move(inner));
 }
 

@@ -78,6 +78,9 @@ struct OutputOptions {
   PromptEnd prompt = PromptEnd::kNeither;
   bool separate_reasoning = true;  // else it is content, with its tags where the format has them
   int max_calls = kMaxCalls;
+  // A grammar holds the answer: behind its reasoning it is one text, or calls, and nothing in it is a tag that is not
+  // the grammar's. `reasons` false: not even reasoning comes, the answer is that text from its first byte on.
+  bool structured = false, reasons = true;
 };
 
 class OutputParser {

@@ -13,7 +13,8 @@ ThinkTags::ThinkTags(const ReasoningFormat& format, const OutputOptions& options
       rest_(std::move(rest)),
       inside_(options.prompt == PromptEnd::kOpen || (options.prompt == PromptEnd::kNeither && format.open_by_default)),
       separate_(options.separate_reasoning),
-      trims_(format.trims && options.separate_reasoning) {
+      trims_(format.trims && options.separate_reasoning),
+      skips_(trims_ || (options.structured && options.separate_reasoning)) {
   if (calls) {
     begins_.push_back(calls->open);
     if (!calls->around.empty()) begins_.push_back(calls->around.front());
@@ -74,7 +75,7 @@ bool ThinkTags::reason(OutputEvents& out) {
   }
   if (closed && !separate_) tell(end.tag, out);
   buffer_.erase(0, size + (closed ? end.tag.size() : 0));
-  skip_blanks_ = trims_;
+  skip_blanks_ = skips_;
   state_ = State::kRest;
   return true;
 }

@@ -36,6 +36,7 @@ class ThinkTags final : public OutputParser::Stage {
   std::unique_ptr<OutputParser::Stage> rest_;
   State state_ = State::kStart;
   bool inside_, separate_, trims_;
+  bool skips_;                // blanks behind reasoning
   bool said_ = false;         // any reasoning
   bool skip_blanks_ = false;  // before the rest
   std::string buffer_;
