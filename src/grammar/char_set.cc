@@ -153,4 +153,13 @@ NodeId char_node(GrammarBuilder& builder, const CharSet& set, CharForm form) {
   return builder.alt(options);
 }
 
+NodeId char_node(GrammarBuilder& builder, const CharSet& set, const CharSpelling& spelling) {
+  if (spelling.avoided == 0 || !set.has(spelling.avoided)) return char_node(builder, set, spelling.form);
+  CharSet avoided;
+  avoided.add(spelling.avoided);
+  const NodeId rest = char_node(builder, set.without(avoided), spelling.form);
+  if (spelling.form == CharForm::kRaw) return rest;
+  return builder.alt({rest, builder.literal(fmt::format("\\u{:04x}", spelling.avoided))});
+}
+
 }  // namespace carpool

@@ -14,6 +14,13 @@ namespace carpool {
 
 enum class CharForm { kRaw, kJson };
 
+// How characters are written. `avoided` (0 = none) is one that must not stand in the text: as \u003c in JSON, elsewhere
+// never.
+struct CharSpelling {
+  CharForm form = CharForm::kRaw;
+  uint32_t avoided = 0;
+};
+
 class CharSet {
  public:
   using Range = std::pair<uint32_t, uint32_t>;  // both inclusive
@@ -33,6 +40,7 @@ class CharSet {
 
 // One character of `set`.
 NodeId char_node(GrammarBuilder& builder, const CharSet& set, CharForm form);
+NodeId char_node(GrammarBuilder& builder, const CharSet& set, const CharSpelling& spelling);
 // The characters that JSON strings hold as they are: all but controls, the quote and the backslash.
 CharSet plain_json_chars();
 

@@ -168,14 +168,18 @@ NodeId GrammarBuilder::rule(int rule) { return add({Kind::kRule, false, false, r
 
 void GrammarBuilder::define(int rule, NodeId node) { grammar_->rules_[static_cast<size_t>(rule)] = node; }
 
-// One state for each beginning of a stop that the text ends with, as Aho and Corasick match (1975), over characters.
 NodeId GrammarBuilder::text_without(std::span<const std::string> stops) {
+  return text_without(stops, CharSet().complement(), fail());
+}
+
+// One state for each beginning of a stop that the text ends with, as Aho and Corasick match (1975), over characters.
+NodeId GrammarBuilder::text_without(std::span<const std::string> stops, const CharSet& chars, NodeId more) {
   const StopTexts automaton(stops);
   std::vector<int> rules(automaton.states().size(), -1);
   for (size_t s = 0; s < rules.size(); ++s) {
     if (!automaton.states()[s].stopped) rules[s] = new_rule();
   }
-  const NodeId other = char_node(*this, automaton.alphabet().complement(), CharForm::kRaw);
+  const NodeId other = alt({char_node(*this, chars.without(automaton.alphabet()), CharForm::kRaw), more});
   for (size_t s = 0; s < rules.size(); ++s) {
     const StopTexts::State& state = automaton.states()[s];
     if (state.stopped) continue;

@@ -33,6 +33,7 @@ class GrammarError : public Error {
   bool unsupported_;
 };
 
+class CharSet;  // char_set.h
 using NodeId = int32_t;
 using ByteSet = std::bitset<256>;
 
@@ -115,6 +116,9 @@ class GrammarBuilder {
 
   // Any UTF-8 text that contains none of `stops` (UTF-8, at least one, none empty): what stands before a closing tag.
   NodeId text_without(std::span<const std::string> stops);
+  // The same of characters of `chars`, among them all of the stops, and of texts of `more`, which hold no character
+  // that a stop begins with: the contents of a JSON string, with its escapes.
+  NodeId text_without(std::span<const std::string> stops, const CharSet& chars, NodeId more);
 
   // Throws GrammarError when no text matches. The builder is used up.
   std::shared_ptr<const Grammar> finish(NodeId root);

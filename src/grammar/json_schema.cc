@@ -89,11 +89,11 @@ bool has_type(const json::value& value, std::string_view type) {
 
 class Compiler {
  public:
-  Compiler(GrammarBuilder& builder, const json::value& root, const std::string& path)
-      : b_(builder), json_(builder), root_(root), root_path_(path) {}
+  Compiler(GrammarBuilder& builder, const json::value& root, const std::string& path, const StringStyle& strings)
+      : b_(builder), json_(builder, strings), strings_(strings), root_(root), root_path_(path) {}
 
-  NodeId compile_all() {
-    const NodeId out = compile(root_, root_path_, 0);
+  NodeId compile_all(const json::value& schema, const std::string& path) {
+    const NodeId out = compile(schema, path, 0);
     while (!pending_.empty()) {
       const Pending p = pending_.front();
       pending_.pop_front();
@@ -119,7 +119,7 @@ class Compiler {
   NodeId compile(const json::value& schema, const std::string& path, int depth) {
     if (depth > kMaxGrammarDepth) fail(path, fmt::format("is nested deeper than {} levels", kMaxGrammarDepth));
     if (++schemas_ > kMaxSchemas) fail(root_path_, fmt::format("needs more than {} schemas", kMaxSchemas));
-    if (schema.is_bool()) return schema.get_bool() ? json_.any_value(kFreeDepth) : b_.fail();
+    if (schema.is_bool()) return schema.get_bool() ? any() : b_.fail();
     if (!schema.is_object()) fail(path, "must be an object, true or false");
     const json::object& s = schema.get_object();
     for (const auto& [key, value] : s) {
@@ -131,7 +131,7 @@ class Compiler {
       json::object rest = s;
       rest.erase("nullable");
       const NodeId value = compile(rest, path, depth + 1);
-      return nullable->get_bool() ? b_.alt({value, b_.literal("null")}) : value;
+      return nullable->get_bool() && !strings_.bare ? b_.alt({value, b_.literal("null")}) : value;
     }
     if (s.contains("$ref")) return reference(s, path, depth);
     if (s.contains("allOf")) return all_of(s, path, depth);
@@ -139,6 +139,8 @@ class Compiler {
     if (s.contains("anyOf") || s.contains("oneOf")) return any_of(s, path, depth);
     return typed(s, path, depth);
   }
+
+  NodeId any() { return strings_.bare ? json_.string(0, kNoLimit) : json_.any_value(kFreeDepth); }
 
   // `s` without `key` and without annotations.
   static json::object rest_of(const json::object& s, std::string_view key) {
@@ -256,12 +258,19 @@ class Compiler {
       return s.contains("type") == false || std::any_of(types.begin(), types.end(), fits);
     };
     std::vector<std::string> texts;
+    const auto add = [&](const json::value& value) {
+      if (!strings_.bare) {
+        texts.push_back(json_.spelled(value));
+      } else if (value.is_string() && value.get_string().find(strings_.without) == std::string::npos) {
+        texts.emplace_back(value.get_string());
+      }
+    };
     if (many) {
       for (const json::value& value : many->get_array()) {
-        if (allowed(value) && (!one || *one == value)) texts.push_back(json_text(value));
+        if (allowed(value) && (!one || *one == value)) add(value);
       }
     } else if (allowed(*one)) {
-      texts.push_back(json_text(*one));
+      add(*one);
     }
     return b_.one_of(std::move(texts));
   }
@@ -273,8 +282,9 @@ class Compiler {
       if (any_of_keys(s, kOfArrays)) types.emplace_back("array");
       if (any_of_keys(s, kOfStrings)) types.emplace_back("string");
       if (any_of_keys(s, kOfNumbers)) types.emplace_back("number");
-      if (types.empty()) return json_.any_value(kFreeDepth);
+      if (types.empty()) return any();
     }
+    if (strings_.bare) std::erase_if(types, [](const std::string& type) { return type != "string"; });
     std::vector<NodeId> options;
     for (const std::string& type : types) {
       if (type == "null") {
@@ -311,11 +321,11 @@ class Compiler {
     const json::value *pattern = s.if_contains("pattern"), *format = s.if_contains("format");
     if (pattern && format) refuse(below(path, "pattern"), "together with format is not supported");
     if (max != kNoLimit && max < min) return b_.fail();
-    const NodeId quote = b_.literal("\"");
+    const NodeId quote = strings_.bare ? b_.empty() : b_.literal("\"");
     if (pattern) {
       const std::string at = below(path, "pattern");
       if (!pattern->is_string()) fail(at, "must be a string");
-      return b_.seq({quote, regex_in_json_string(b_, pattern->get_string(), {min, max}, at), quote});
+      return b_.seq({quote, regex_in_string(b_, pattern->get_string(), {min, max}, strings_.spelling(), at), quote});
     }
     if (!format) return json_.string(min, max);
     const std::string at = below(path, "format");
@@ -483,6 +493,7 @@ class Compiler {
 
   GrammarBuilder& b_;
   JsonNodes json_;
+  const StringStyle strings_;
   const json::value& root_;
   const std::string root_path_;
   std::map<const json::value*, int> rules_;
@@ -504,10 +515,17 @@ auto at_path(const std::string& path, F make) {
 }  // namespace
 
 NodeId json_schema_node(GrammarBuilder& builder, const json::value& schema, const std::string& path) {
+  return json_schema_node(builder, schema, path, {});
+}
+
+NodeId json_schema_node(GrammarBuilder& builder, const json::value& schema, const std::string& path,
+                        const SchemaPlace& place) {
   if (json::serialize(schema).size() > kMaxGrammarBytes) {
     throw GrammarError(path, false, fmt::format("{} has more than {} bytes", path, kMaxGrammarBytes));
   }
-  return at_path(path, [&] { return Compiler(builder, schema, path).compile_all(); });
+  const json::value& root = place.root ? *place.root : schema;
+  const std::string& root_path = place.root ? place.root_path : path;
+  return at_path(path, [&] { return Compiler(builder, root, root_path, place.strings).compile_all(schema, path); });
 }
 
 NodeId json_value_node(GrammarBuilder& builder) { return JsonNodes(builder).any_value(kFreeDepth); }

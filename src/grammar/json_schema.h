@@ -11,12 +11,22 @@
 
 #include "base/json.h"
 #include "grammar/grammar.h"
+#include "grammar/json_text.h"
 
 namespace carpool {
 
 // One value that `schema` accepts, without white space around it. `path` names the schema in errors. Throws
 // GrammarError with the path of what is wrong.
 NodeId json_schema_node(GrammarBuilder& builder, const json::value& schema, const std::string& path);
+
+// Where a schema stands, and how its value is written.
+struct SchemaPlace {
+  const json::value* root = nullptr;  // what its $ref point into; null = itself
+  std::string root_path = {};         // in errors
+  StringStyle strings = {};           // bare: the value is a string, whatever else the schema may accept
+};
+NodeId json_schema_node(GrammarBuilder& builder, const json::value& schema, const std::string& path,
+                        const SchemaPlace& place);
 
 // Any JSON value, or any object, nested at most 16 levels deep.
 NodeId json_value_node(GrammarBuilder& builder);

@@ -72,8 +72,21 @@ NodeId JsonNodes::space() {
   return space_ = b_.optional(b_.alt({b_.literal(" "), line}));
 }
 
-NodeId JsonNodes::string_char() {
-  if (char_ >= 0) return char_;
+// Without the character that a text begins with which must not be written.
+CharSet JsonNodes::plain_chars() const {
+  CharSet out = plain_json_chars();
+  if (style_.bare) {
+    out = {};
+    out.add(1, 0x10FFFF);
+  }
+  CharSet avoided;
+  if (!style_.without.empty()) avoided.add(style_.spelling().avoided);
+  return out.without(avoided);
+}
+
+NodeId JsonNodes::escape() {
+  if (style_.bare) return b_.fail();
+  if (escape_ >= 0) return escape_;
   const NodeId h = b_.bytes(set_of("0123456789abcdefABCDEF")), zero = b_.literal("0");
   const NodeId h1 = b_.bytes(set_of("123456789abcdefABCDEF")), d = b_.bytes(set_of("dD"));
   const NodeId low = b_.seq({d, b_.bytes(set_of("cdefCDEF")), h, h});
@@ -81,17 +94,43 @@ NodeId JsonNodes::string_char() {
                               b_.seq({zero, zero, h1, h}), b_.seq({zero, zero, zero, h1}),
                               b_.seq({d, b_.bytes(set_of("01234567")), h, h}),
                               b_.seq({d, b_.bytes(set_of("89abAB")), h, h, b_.literal("\\u"), low})});
-  const NodeId escape =
-      b_.seq({b_.literal("\\"), b_.alt({b_.bytes(set_of("\"\\/bfnrt")), b_.seq({b_.literal("u"), code})})});
-  return char_ = b_.alt({char_node(b_, plain_json_chars(), CharForm::kRaw), escape});
+  return escape_ =
+             b_.seq({b_.literal("\\"), b_.alt({b_.bytes(set_of("\"\\/bfnrt")), b_.seq({b_.literal("u"), code})})});
+}
+
+NodeId JsonNodes::string_char() {
+  if (char_ < 0) char_ = b_.alt({char_node(b_, plain_chars(), CharForm::kRaw), escape()});
+  return char_;
+}
+
+// Where the length is bounded and a text must not be written, its first character is not, for counting both at once
+// takes as many states as their product.
+NodeId JsonNodes::string_text(int min, int max) {
+  if (style_.without.empty() || max != kNoLimit) return b_.repeat(string_char(), min, max);
+  if (text_ < 0) {
+    CharSet chars = plain_chars();
+    chars.add(style_.spelling().avoided);
+    text_ = b_.text_without(std::span(&style_.without, 1), chars, escape());
+  }
+  return b_.seq({b_.repeat(string_char(), min, min), text_});
 }
 
 NodeId JsonNodes::string(int min, int max) {
-  return b_.seq({b_.literal("\""), b_.repeat(string_char(), min, max), b_.literal("\"")});
+  const NodeId quote = style_.bare ? b_.empty() : b_.literal("\"");
+  return b_.seq({quote, string_text(min, max), quote});
+}
+
+std::string JsonNodes::spelled(const json::value& value) const {
+  std::string text = json_text(value);
+  if (style_.without.empty()) return text;
+  const char avoided = style_.without[0];
+  std::string out;
+  for (const char c : text) out += c == avoided ? fmt::format("\\u{:04x}", static_cast<int>(c)) : std::string(1, c);
+  return out;
 }
 
 NodeId JsonNodes::name(std::string_view name) {
-  return b_.seq({b_.literal(json::serialize(json::value(name)) + ":"), b_.optional(b_.literal(" "))});
+  return b_.seq({b_.literal(spelled(json::value(name)) + ":"), b_.optional(b_.literal(" "))});
 }
 
 // What may follow when the names in `sorted` are those that agree with what was written, `depth` characters.
@@ -116,15 +155,15 @@ NodeId JsonNodes::other_name_from(std::span<const std::u32string> sorted, size_t
     begin = end;
   }
   if (plain_rest_ < 0) {
-    const NodeId plain = char_node(b_, plain_json_chars(), CharForm::kRaw);
+    const NodeId plain = char_node(b_, plain_chars(), CharForm::kRaw);
     plain_rest_ = b_.seq({b_.repeat(plain, 0, kNoLimit), b_.literal("\"")});
   }
-  options.push_back(b_.seq({char_node(b_, plain_json_chars().without(taken), CharForm::kRaw), plain_rest_}));
+  options.push_back(b_.seq({char_node(b_, plain_chars().without(taken), CharForm::kRaw), plain_rest_}));
   return b_.alt(options);
 }
 
 NodeId JsonNodes::other_name(std::span<const std::string> names) {
-  const CharSet plain = plain_json_chars();
+  const CharSet plain = plain_chars();
   std::vector<std::u32string> sorted;
   for (const std::string& name : names) {
     std::u32string points = code_points(name);

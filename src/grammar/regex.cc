@@ -33,8 +33,8 @@ struct Anchored {
 
 class Parser {
  public:
-  Parser(GrammarBuilder& builder, std::string_view text, CharForm form, const std::string& path)
-      : builder_(builder), text_(text), form_(form), path_(path) {}
+  Parser(GrammarBuilder& builder, std::string_view text, const CharSpelling& spelling, const std::string& path)
+      : builder_(builder), text_(text), spelling_(spelling), path_(path) {}
 
   // The outermost alternatives, each with its anchors.
   std::vector<Anchored> parse() {
@@ -117,7 +117,7 @@ class Parser {
 
   Piece class_piece(CharSet set) {
     Piece out;
-    out.node = char_node(builder_, set, form_);
+    out.node = char_node(builder_, set, spelling_);
     if (out.node == builder_.fail()) fail("a class without characters");
     out.length = {1, 1};
     out.chars = std::move(set);
@@ -337,7 +337,7 @@ class Parser {
 
   GrammarBuilder& builder_;
   std::string_view text_;
-  CharForm form_;
+  const CharSpelling spelling_;
   const std::string& path_;
   size_t pos_ = 0;
 };
@@ -347,7 +347,8 @@ bool within(const LengthRange& inner, const LengthRange& outer) {
 }
 
 // Between anchors: the texts of `piece` whose length is within `length`.
-NodeId fit(GrammarBuilder& builder, const Piece& piece, const LengthRange& length, const std::string& path) {
+NodeId fit(GrammarBuilder& builder, const Piece& piece, const LengthRange& length, const CharSpelling& spelling,
+           const std::string& path) {
   if (within(piece.length, length)) return piece.node;
   if (!piece.chars) {
     throw GrammarError(path, true,
@@ -359,30 +360,29 @@ NodeId fit(GrammarBuilder& builder, const Piece& piece, const LengthRange& lengt
                        : length.max < 0 ? piece.max
                                         : std::min<int64_t>(piece.max, length.max);
   if (high >= 0 && high < low) return builder.fail();
-  return builder.repeat(char_node(builder, *piece.chars, CharForm::kJson), static_cast<int>(low),
-                        static_cast<int>(high));
+  return builder.repeat(char_node(builder, *piece.chars, spelling), static_cast<int>(low), static_cast<int>(high));
 }
 
 }  // namespace
 
 NodeId regex_node(GrammarBuilder& builder, std::string_view pattern, const std::string& path) {
   std::vector<NodeId> options;
-  for (const Anchored& a : Parser(builder, pattern, CharForm::kRaw, path).parse()) options.push_back(a.piece.node);
+  for (const Anchored& a : Parser(builder, pattern, CharSpelling{}, path).parse()) options.push_back(a.piece.node);
   return builder.alt(options);
 }
 
-NodeId regex_in_json_string(GrammarBuilder& builder, std::string_view pattern, LengthRange length,
-                            const std::string& path) {
+NodeId regex_in_string(GrammarBuilder& builder, std::string_view pattern, LengthRange length,
+                       const CharSpelling& spelling, const std::string& path) {
   CharSet all;
   all.add(1, 0x10FFFF);
-  const NodeId anything = builder.repeat(char_node(builder, all, CharForm::kJson), 0, kNoLimit);
+  const NodeId anything = builder.repeat(char_node(builder, all, spelling), 0, kNoLimit);
   std::vector<NodeId> options;
-  for (Anchored& a : Parser(builder, pattern, CharForm::kJson, path).parse()) {
+  for (Anchored& a : Parser(builder, pattern, spelling, path).parse()) {
     if (!a.begin || !a.end) {
       a.piece.length.max = kNoLimit;
       a.piece.chars.reset();
     }
-    const NodeId body = fit(builder, a.piece, length, path);
+    const NodeId body = fit(builder, a.piece, length, spelling, path);
     options.push_back(builder.seq({a.begin ? builder.empty() : anything, body, a.end ? builder.empty() : anything}));
   }
   return builder.alt(options);

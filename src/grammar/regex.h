@@ -26,11 +26,11 @@ struct LengthRange {
 // nothing more. Throws GrammarError{path} for what is wrong or not supported, with the byte.
 NodeId regex_node(GrammarBuilder& builder, std::string_view pattern, const std::string& path);
 
-// The contents of a JSON string, without its quotes, in which `pattern` matches somewhere (everywhere when anchored by
-// ^ and $), and whose length is within `length`. Throws GrammarError{path}; unsupported when pattern and length are not
-// of a kind that can be told together: the lengths must follow from the pattern, or the pattern be one repeated class
-// between ^ and $.
-NodeId regex_in_json_string(GrammarBuilder& builder, std::string_view pattern, LengthRange length,
-                            const std::string& path);
+// The contents of a string, as `spelling` says and without quotes, in which `pattern` matches somewhere (everywhere
+// when anchored by ^ and $), and whose length is within `length`. Throws GrammarError{path}; unsupported when pattern
+// and length are not of a kind that can be told together: the lengths must follow from the pattern, or the pattern be
+// one repeated class between ^ and $.
+NodeId regex_in_string(GrammarBuilder& builder, std::string_view pattern, LengthRange length,
+                       const CharSpelling& spelling, const std::string& path);
 
 }  // namespace carpool

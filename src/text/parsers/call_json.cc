@@ -2,14 +2,12 @@
 #include "text/parsers/call_json.h"
 
 #include <algorithm>
-#include <array>
 
 #include "text/parsers/tags.h"
 
 namespace carpool {
 namespace {
 
-constexpr int kMaxSchemaDepth = 8;  // of anyOf within anyOf
 constexpr size_t kMaxMembers = 4096;
 
 std::optional<json::value> parsed(std::string_view text) {
@@ -38,76 +36,6 @@ size_t skip_value(std::string_view text, size_t at) {
     if ((c == '}' || c == ']') && --depth == 0) return at + 1;
   }
   return text.size();
-}
-
-// The types that a schema allows, as bits.
-enum Type : unsigned {
-  kString = 1,
-  kInteger = 2,
-  kNumber = 4,
-  kBoolean = 8,
-  kNull = 16,
-  kObject = 32,
-  kArray = 64,
-  kAny = 127
-};
-
-unsigned type_of_name(std::string_view name) {
-  constexpr std::array<std::pair<std::string_view, unsigned>, 7> kNames = {{{"string", kString},
-                                                                            {"integer", kInteger},
-                                                                            {"number", kInteger | kNumber},
-                                                                            {"boolean", kBoolean},
-                                                                            {"null", kNull},
-                                                                            {"object", kObject},
-                                                                            {"array", kArray}}};
-  for (const auto& [known, type] : kNames) {
-    if (name == known) return type;
-  }
-  return kAny;
-}
-
-unsigned type_of(const json::value& value) {
-  switch (value.kind()) {
-    case json::kind::string:
-      return kString;
-    case json::kind::bool_:
-      return kBoolean;
-    case json::kind::null:
-      return kNull;
-    case json::kind::object:
-      return kObject;
-    case json::kind::array:
-      return kArray;
-    case json::kind::double_:
-      return kNumber;
-    default:
-      return kInteger | kNumber;
-  }
-}
-
-unsigned types_of(const json::value& schema, int depth) {
-  const json::object* object = schema.if_object();
-  if (!object || depth > kMaxSchemaDepth) return kAny;
-  unsigned types = 0;
-  if (const json::value* type = object->if_contains("type")) {
-    if (type->is_string()) return type_of_name(type->get_string());
-    if (const json::array* list = type->if_array()) {
-      for (const json::value& each : *list)
-        types |= each.is_string() ? type_of_name(each.get_string()) : unsigned{kAny};
-      return types ? types : unsigned{kAny};
-    }
-  }
-  for (const char* key : {"anyOf", "oneOf"}) {
-    const json::value* list = object->if_contains(key);
-    if (!list || !list->is_array()) continue;
-    for (const json::value& each : list->get_array()) types |= types_of(each, depth + 1);
-    return types ? types : unsigned{kAny};
-  }
-  if (const json::value* list = object->if_contains("enum"); list && list->is_array()) {
-    for (const json::value& each : list->get_array()) types |= type_of(each);
-  }
-  if (const json::value* constant = object->if_contains("const")) types |= type_of(*constant);
-  return types ? types : unsigned{kAny};
 }
 
 // Python's spelling of a value as JSON's: quotes, names of constants, round brackets.
@@ -183,30 +111,28 @@ std::optional<std::string> arguments_of(std::string_view text) {
   return object ? std::optional(std::string(*object)) : std::nullopt;
 }
 
-const json::value* schema_of(const ToolFunction* function, std::string_view parameter) {
-  if (!function) return nullptr;
-  const json::value* properties = function->parameters.if_contains("properties");
-  return properties && properties->is_object() ? properties->get_object().if_contains(parameter) : nullptr;
-}
-
-std::string typed_argument(std::string_view text, const json::value* schema) {
-  const unsigned types = schema ? types_of(*schema, 0) : unsigned{kAny};
-  if (types == kString) return quoted(text);
+std::string typed_argument(std::string_view text, unsigned types) {
+  if (is_bare_text(types)) return quoted(text);
   const std::string_view inner = trimmed(text);
-  const auto fits = [&](const std::optional<json::value>& value) {
-    return value && (type_of(*value) & types) != 0 && !(value->is_string() && types != kAny);
-  };
+  const auto fits = [&](const std::optional<json::value>& value) { return value && (type_of(*value) & types) != 0; };
   const std::optional<json::value> value = parsed(inner);
   if (fits(value)) return std::string(inner);
-  if (value && value->is_string() && !(types & kString)) {  // a number in quotes
+  if (value && value->is_string()) {  // a number in quotes
     const std::string within(value->get_string());
     if (fits(parsed(within))) return within;
   }
   const std::string python = from_python(inner);
-  if (fits(parsed(python))) return python;
+  if (const std::optional<json::value> read = parsed(python);
+      fits(read) && (!read->is_string() || types == ArgumentTypes::kAny)) {
+    return python;
+  }
   // Nothing that the schema allows: what it is, if it is anything but text that may be a string.
-  if (!(types & kString) && value) return std::string(inner);
+  if (!(types & ArgumentTypes::kString) && value) return std::string(inner);
   return quoted(text);
+}
+
+std::string typed_argument(std::string_view text, const ToolFunction* function, std::string_view name) {
+  return typed_argument(text, function ? argument_types(function->parameters, name) : ArgumentTypes::kAny);
 }
 
 void ArgumentsWriter::set(std::string_view key, std::string json) {

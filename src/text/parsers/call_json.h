@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "text/parsers/argument_types.h"
 #include "text/parsers/output.h"
 
 namespace carpool {
@@ -28,12 +29,12 @@ std::vector<JsonMember> members_of(std::string_view object);
 // Arguments that are an object, or a string that spells one, or nothing at all ("", null), as the text of an object.
 std::optional<std::string> arguments_of(std::string_view json);
 
-// An argument written as bare text, as JSON. Where its schema (null = unknown) allows strings alone the text is that
-// string, blanks and all. Otherwise it is JSON, or JSON within a string, or a literal of Python; what is none of them,
-// or may be a string and is nothing else that the schema allows, is a string.
-std::string typed_argument(std::string_view text, const json::value* schema);
-// The schema of a parameter, or null.
-const json::value* schema_of(const ToolFunction* function, std::string_view parameter);
+// An argument written as text between tags, as JSON, when it may be of `types` (argument_types.h). Where strings alone
+// may come the text is that string, blanks and all. Otherwise it is JSON, or JSON within a string, or a literal of
+// Python; what is none of them, or may be a string and is nothing else that may come, is a string.
+std::string typed_argument(std::string_view text, unsigned types);
+// The same for an argument of `function` (null = unknown).
+std::string typed_argument(std::string_view text, const ToolFunction* function, std::string_view name);
 
 // {"a": 1, "b": "x"}; of two members of one name the last counts, at the place of the first.
 class ArgumentsWriter {

@@ -7,8 +7,8 @@ namespace carpool {
 namespace {
 
 std::string typed(const std::string& text, const char* schema) {
-  const json::value value = json::parse(schema);
-  const std::string got = typed_argument(text, &value);
+  const ToolFunction function{"f", {{"properties", json::object{{"x", json::parse(schema)}}}}};
+  const std::string got = typed_argument(text, &function, "x");
   EXPECT_NO_THROW(parse_json(got, "argument")) << got;
   return got;
 }
@@ -37,6 +37,11 @@ TEST(CallJson, TextIsTypedByTheSchema) {
       {R"({"type":"object"})", "{'a': {'b': True}}", "{\"a\": {\"b\": true}}"},
       {R"({"const":3})", "3", "3"},
       {R"({"type":["integer","null"]})", "None", "null"},
+      {R"({"type":["string","null"]})", "\"null\"", "\"null\""},
+      {R"({"type":["string","integer"]})", "\"5\"", "\"5\""},
+      {R"({"const":"5"})", "5", "\"5\""},
+      {R"({"allOf":[{"type":["string","integer"]},{"enum":["1","b"]}]})", "1", "\"1\""},
+      {R"({"type":"string","nullable":true})", "null", "null"},
       {"{}", "hello", "\"hello\""},
       {"{}", "[1]", "[1]"},
       {"true", "1", "1"},
@@ -46,13 +51,49 @@ TEST(CallJson, TextIsTypedByTheSchema) {
   }
 }
 
+TEST(CallJson, TypesOfAnArgumentAreFoundThroughItsFunctionsSchema) {
+  using T = ArgumentTypes;
+  const struct {
+    const char* parameters;
+    unsigned types;
+  } table[] = {
+      {R"({"properties":{"x":{"$ref":"#/$defs/s"}},"$defs":{"s":{"type":"string"}}})", T::kString},
+      {R"({"properties":{"x":{"$ref":"#/$defs/a~1b/0"}},"$defs":{"a/b":[{"type":"null"}]}})", T::kNull},
+      {R"({"properties":{"x":{"$ref":"#/$defs/none"}}})", T::kAny},
+      {R"({"properties":{"x":{"$ref":"#"}},"type":"object"})", T::kObject},
+      {R"({"$ref":"#/$defs/f","$defs":{"f":{"properties":{"x":{"type":"boolean"}}}}})", T::kBoolean},
+      {R"({"allOf":[{"properties":{"x":{"type":["string","null"]}}},{"properties":{"x":{"type":"string"}}}]})",
+       T::kString},
+      {R"({"anyOf":[{"properties":{"x":{"type":"array"}}},{"properties":{"x":{"type":"string"}}}]})",
+       T::kString | T::kArray},
+      {R"({"anyOf":[{"properties":{"x":{"type":"array"}}},{}]})", T::kAny},
+      {R"({"properties":{"x":{"type":"string","const":1}}})", T::kAny},
+      {R"({"properties":{"y":{"type":"string"}}})", T::kAny},
+      {R"({"$ref":"#"})", T::kAny},
+  };
+  for (const auto& row : table) {
+    const json::value parameters = json::parse(row.parameters);
+    EXPECT_EQ(argument_types(parameters.as_object(), "x"), row.types) << row.parameters;
+  }
+}
+
 TEST(CallJson, DeepSchemasAndValuesAreBounded) {
   std::string schema = "{\"type\":\"integer\"}", value = "1";
   for (int i = 0; i < 30; ++i) schema = "{\"anyOf\":[" + schema + "]}";
   json::parse_options deep;
   deep.max_depth = 200;
   const json::value parsed = json::parse(schema, {}, deep);
-  EXPECT_EQ(typed_argument("5", &parsed), "5");
+  const ToolFunction function{"f", {{"properties", json::object{{"x", parsed}}}}};
+  EXPECT_EQ(typed_argument("5", &function, "x"), "5");
+  // Each schema has two ways to the next: understood in bounded time.
+  json::object doubling;
+  for (int i = 0; i < 60; ++i) {
+    const json::object next{{"$ref", "#/$defs/" + std::to_string(i + 1)}};
+    doubling[std::to_string(i)] = json::object{{"anyOf", json::array{next, next}}};
+  }
+  const json::object hostile{{"properties", json::object{{"x", json::object{{"$ref", "#/$defs/0"}}}}},
+                             {"$defs", doubling}};
+  EXPECT_EQ(argument_types(hostile, "x"), ArgumentTypes::kAny);
   for (int i = 0; i < 1000; ++i) value = "[" + value + "]";
   EXPECT_EQ(typed(value, R"({"type":"array"})"), "\"" + value + "\"");
 }

@@ -47,7 +47,7 @@ ParsedBlock read_glm_call(std::string_view body, const std::vector<ToolFunction>
       continue;
     }
     const std::string_view value = behind.substr(kValue.size(), end - kValue.size());
-    arguments.set(key, typed_argument(value, schema_of(function, key)));
+    arguments.set(key, typed_argument(value, function, key));
     rest = behind.substr(end + kValueEnd.size());
   }
   return {{{std::string(name), arguments.text()}}, exact};

@@ -40,7 +40,7 @@ ParsedBlock read_xml_call(std::string_view body, const std::vector<ToolFunction>
       const std::string_view key = trimmed(rest.substr(0, key_end));
       const size_t from = key_end + tags.name_end.size();
       const std::string_view value = value_of(rest.substr(from, end - from), tags.lines);
-      arguments.set(key, typed_argument(value, schema_of(function, key)));
+      arguments.set(key, typed_argument(value, function, key));
     }
     rest.remove_prefix(behind);
   }
