@@ -138,10 +138,12 @@ CharSet plain_json_chars() {
 }
 
 NodeId char_node(GrammarBuilder& builder, const CharSet& set, CharForm form) {
+  const auto [known, is_new] = builder.char_sets_.try_emplace({form, set.ranges()}, builder.fail());
+  if (!is_new) return known->second;
   std::vector<NodeId> options;
   if (form == CharForm::kRaw) {
     add_raw(builder, set, options);
-    return builder.alt(options);
+    return known->second = builder.alt(options);
   }
   const CharSet plain = plain_json_chars();
   add_raw(builder, set.without(plain.complement()), options);
@@ -150,7 +152,7 @@ NodeId char_node(GrammarBuilder& builder, const CharSet& set, CharForm form) {
     if (!plain.has(c) && set.has(c)) escapes.push_back(escaped(c));
   }
   if (!escapes.empty()) options.push_back(builder.one_of(std::move(escapes)));
-  return builder.alt(options);
+  return known->second = builder.alt(options);
 }
 
 NodeId char_node(GrammarBuilder& builder, const CharSet& set, const CharSpelling& spelling) {

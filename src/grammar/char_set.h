@@ -12,8 +12,6 @@
 
 namespace carpool {
 
-enum class CharForm { kRaw, kJson };
-
 // How characters are written. `avoided` (0 = none) is one that must not stand in the text: as \u003c in JSON, elsewhere
 // never.
 struct CharSpelling {

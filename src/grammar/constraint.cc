@@ -56,7 +56,7 @@ Constraint::~Constraint() = default;
 
 size_t Constraint::bytes() const {
   const std::lock_guard lock(mutex_);
-  return grammar_->size() * 32 + cache_->matcher.bytes() + cache_->mask_bytes + spoken_.size() / 8;
+  return grammar_->bytes() + cache_->matcher.bytes() + cache_->mask_bytes + spoken_.size() / 8;
 }
 
 bool Constraint::ends(int id) const {

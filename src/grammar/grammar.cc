@@ -16,6 +16,11 @@ using Kind = GrammarNode::Kind;
 
 }  // namespace
 
+size_t Grammar::bytes() const {
+  return nodes_.size() * sizeof(GrammarNode) + (lists_.size() + rules_.size()) * sizeof(NodeId) +
+         sets_.size() * sizeof(ByteSet) + text_.size();
+}
+
 GrammarBuilder::GrammarBuilder() : grammar_(std::make_shared<Grammar>()) {
   add({Kind::kEmpty, true, true});
   add({Kind::kFail});
@@ -33,8 +38,12 @@ NodeId GrammarBuilder::add(GrammarNode node) {
 
 NodeId GrammarBuilder::bytes(const ByteSet& set) {
   if (set.none()) return fail();
-  grammar_->sets_.push_back(set);
-  return add({Kind::kBytes, false, true, static_cast<int32_t>(grammar_->sets_.size() - 1)});
+  const auto [known, is_new] = byte_sets_.try_emplace(set, fail());
+  if (is_new) {
+    grammar_->sets_.push_back(set);
+    known->second = add({Kind::kBytes, false, true, static_cast<int32_t>(grammar_->sets_.size() - 1)});
+  }
+  return known->second;
 }
 
 NodeId GrammarBuilder::bytes(unsigned char first, unsigned char last) {
@@ -253,6 +262,8 @@ void GrammarBuilder::settle_all() {
 
 std::shared_ptr<const Grammar> GrammarBuilder::finish(NodeId root) {
   grammar_->root_ = root;
+  grammar_->nodes_.shrink_to_fit();
+  grammar_->lists_.shrink_to_fit();
   settle_all();
   if (!grammar_->node(root).productive) throw GrammarError("", false, "no text can satisfy it");
   return std::move(grammar_);

@@ -9,10 +9,13 @@
 #include <bitset>
 #include <cstdint>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -34,6 +37,7 @@ class GrammarError : public Error {
 };
 
 class CharSet;  // char_set.h
+enum class CharForm { kRaw, kJson };
 using NodeId = int32_t;
 using ByteSet = std::bitset<256>;
 
@@ -70,6 +74,7 @@ class Grammar {
   // Special tokens, by their content, that may be written where their content matches.
   const std::vector<std::string>& spoken_specials() const { return specials_; }
   size_t size() const { return nodes_.size(); }
+  size_t bytes() const;  // of memory, about
 
  private:
   friend class GrammarBuilder;
@@ -95,7 +100,7 @@ class GrammarBuilder {
 
   NodeId empty() const { return 0; }
   NodeId fail() const { return 1; }
-  NodeId bytes(const ByteSet& set);
+  NodeId bytes(const ByteSet& set);  // equal sets are one node
   NodeId bytes(unsigned char first, unsigned char last);
   NodeId literal(std::string_view text);
   // A literal that may be spelled with the special token of this very content where the vocabulary has one.
@@ -131,8 +136,12 @@ class GrammarBuilder {
   bool settle(GrammarNode& node);
   void settle_all();  // nullable and productive of all nodes, rules included
 
+  friend NodeId char_node(GrammarBuilder& builder, const CharSet& set, CharForm form);
+
   std::shared_ptr<Grammar> grammar_;
   std::vector<NodeId> nonempty_;  // by node; -1 where not made yet
+  std::unordered_map<ByteSet, NodeId> byte_sets_;
+  std::map<std::pair<CharForm, std::vector<std::pair<uint32_t, uint32_t>>>, NodeId> char_sets_;  // char_set.h
 };
 
 }  // namespace carpool

@@ -140,5 +140,13 @@ TEST(Regex, PatternAndLengthHoldTogetherOrAreRefused) {
             std::string::npos);
 }
 
+TEST(Regex, EqualClassesAreOneInMemory) {
+  const auto size = [](const std::string& expression) { return make_grammar(regex_spec(expression))->bytes(); };
+  const size_t once = size(".[^a]");
+  std::string many;
+  for (int i = 0; i < 5000; ++i) many += ".[^a]";
+  EXPECT_LT(size(many), once + many.size() * 8) << "a place in a sequence each";
+}
+
 }  // namespace
 }  // namespace carpool

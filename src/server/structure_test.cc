@@ -227,5 +227,38 @@ TEST(ConstraintCache, EqualWishesShareAndTheLeastUsedGoes) {
   EXPECT_EQ(cache.size(), 2u);
 }
 
+// Each of many requests that wait holds its own grammar.
+TEST(ConstraintCache, WhatRequestsHoldIsCountedAndBeyondTheBudgetRefused) {
+  const Tokenizer tokenizer = make_dummy_tokenizer(300);
+  ModelConfig config;
+  config.vocab = 300;
+  config.eos_ids = {kDummyEndToken};
+  const auto wish = [](int i) {
+    StructureSpec spec;
+    spec.kind = StructureSpec::Kind::kRegex;
+    spec.path = "regex";
+    spec.regex = std::to_string(i) + std::string(2000, '.');
+    return spec;
+  };
+  constexpr size_t kBudget = size_t{1} << 20;
+  ConstraintCache cache(tokenizer, config, kBudget, kBudget);
+  std::vector<std::shared_ptr<Constraint>> held;
+  std::string refusal;
+  for (int i = 0; i < 4096 && refusal.empty(); ++i) {
+    try {
+      held.push_back(cache.get(wish(i)));
+    } catch (const ApiError& error) {
+      refusal = std::to_string(error.status()) + " " + error.code();
+      EXPECT_GT(error.retry_after(), 0);
+    }
+    ASSERT_LE(cache.live_bytes(), kBudget);
+  }
+  EXPECT_EQ(refusal, "503 overloaded");
+  EXPECT_GT(held.size(), 10u) << "a dot is not a class of its own each time";
+  EXPECT_EQ(cache.get(wish(0)), held[0]) << "what lives is shared all the same";
+  held.clear();
+  EXPECT_NE(cache.get(wish(5000)), nullptr) << "there is room again";
+}
+
 }  // namespace
 }  // namespace carpool
