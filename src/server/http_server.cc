@@ -69,8 +69,9 @@ struct HttpServer::Impl {
   void bind();
   asio::awaitable<void> accept_all();
   void admit(tcp::socket socket);
-  void spawn(const std::shared_ptr<Session>& session, bool refused);
+  void begin(const std::shared_ptr<Session>& session, bool refused);
   void ended(const std::shared_ptr<Session>& session, bool refused);
+  bool all_gone() const { return !accepting && open + refusing == 0; }  // under `mutex`
   bool make_room();
   bool refuse_with_reserve();
 
@@ -88,8 +89,9 @@ struct HttpServer::Impl {
   std::mutex mutex;
   std::condition_variable none_left;
   std::unordered_set<std::shared_ptr<Session>> sessions;  // guarded by `mutex`; refused ones, too
-  std::atomic<int> open{0}, refusing{0};
-  Connection::Clock::time_point no_room_before{};  // used by accept_all() alone
+  bool accepting = false;                                 // guarded by `mutex`
+  std::atomic<int> open{0}, refusing{0};                  // with those that are not in the list yet
+  Connection::Clock::time_point no_room_before{};         // used by accept_all() alone
 };
 
 HttpServer::Impl::Impl(const HttpOptions& options_given, Handler handler, HttpObserver observer)
@@ -136,6 +138,9 @@ asio::awaitable<void> HttpServer::Impl::accept_all() {
       co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
     }
   }
+  const std::lock_guard lock(mutex);
+  accepting = false;
+  none_left.notify_all();
 }
 
 void HttpServer::Impl::admit(tcp::socket socket) {
@@ -156,23 +161,36 @@ void HttpServer::Impl::admit(tcp::socket socket) {
   const auto session = std::make_shared<Session>(std::move(socket), shared);
   (refused ? refusing : open).fetch_add(1);
   if (!refused && shared.observer.connections) shared.observer.connections(1);
-  spawn(session, refused);
+  try {
+    asio::post(session->executor(), [this, session, refused] { begin(session, refused); });
+  } catch (...) {
+    ended(session, refused);
+    throw;
+  }
 }
 
-void HttpServer::Impl::spawn(const std::shared_ptr<Session>& session, bool refused) {
-  {
-    const std::lock_guard lock(mutex);
-    sessions.insert(session);
+// On the session's executor: as soon as it is in the list, stop() may have it aborted, which happens there, too, and so
+// never while co_spawn() puts its handler into the cancellation slot. What stop() does not find in the list sees
+// `aborting`.
+void HttpServer::Impl::begin(const std::shared_ptr<Session>& session, bool refused) {
+  bool begun = false;
+  try {
+    {
+      const std::lock_guard lock(mutex);
+      begun = !shared.aborting;
+      if (begun) sessions.insert(session);
+    }
+    if (begun) {
+      asio::co_spawn(
+          session->executor(), session->run(refused ? &refusal : nullptr),
+          asio::bind_cancellation_slot(session->cancellation_slot(),
+                                       [this, session, refused](std::exception_ptr) { ended(session, refused); }));
+    }
+  } catch (const std::bad_alloc&) {  // this client goes, the server stays
+    begun = false;
   }
-  asio::co_spawn(
-      session->executor(), session->run(refused ? &refusal : nullptr),
-      asio::bind_cancellation_slot(session->cancellation_slot(),
-                                   [this, session, refused](std::exception_ptr) { ended(session, refused); }));
-  if (shared.aborting) {
-    session->abort();
-  } else if (shared.stopping) {
-    session->close_if_idle();
-  }
+  if (!begun) return ended(session, refused);
+  if (shared.stopping) session->close_if_idle();
 }
 
 void HttpServer::Impl::ended(const std::shared_ptr<Session>& session, bool refused) {
@@ -235,8 +253,7 @@ void HttpServer::stop() {
     for (const auto& session : impl_->sessions) session->abort();
     // Normally they end at once. Work that a handler started elsewhere and waits for is given time to come back;
     // nothing of a session survives the context below.
-    if (!impl_->threads.empty())
-      impl_->none_left.wait_for(lock, kAbortWait, [this] { return impl_->sessions.empty(); });
+    if (!impl_->threads.empty()) impl_->none_left.wait_for(lock, kAbortWait, [this] { return impl_->all_gone(); });
   }
   impl_->work.reset();
   impl_->context.stop();
@@ -249,6 +266,7 @@ int HttpServer::connections() const { return impl_->open; }
 
 void HttpServer::start() {
   CARPOOL_CHECK(impl_->threads.empty());
+  impl_->accepting = true;
   asio::co_spawn(impl_->accept_strand, impl_->accept_all(), asio::detached);
   for (int i = 0; i < std::max(1, impl_->options.threads); ++i)
     impl_->threads.emplace_back([this] { impl_->context.run(); });

@@ -166,8 +166,10 @@ void Service::ready(std::unique_ptr<Served> served) {
 }
 
 void Service::drain() {
-  if (state_ == ServiceState::kDead) return;
-  state_ = ServiceState::kDraining;
+  ServiceState now = state_;
+  do {
+    if (now == ServiceState::kDead) return;  // and stays so
+  } while (!state_.compare_exchange_weak(now, ServiceState::kDraining));
   if (Served* served = served_if_loaded()) {
     const auto seconds = std::chrono::duration<double>(options_.drain_s);
     served->loop->drain(std::chrono::steady_clock::now() +
