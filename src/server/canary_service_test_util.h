@@ -49,6 +49,13 @@ class GatedModel final : public LanguageModel {
     std::unique_lock lock(mutex_);
     EXPECT_TRUE(changed_.wait_for(lock, kTestPatience, [this] { return held_; })) << "no step began";
   }
+  // Lets the step that is held end; the next is held again.
+  void pass() {
+    const std::lock_guard lock(mutex_);
+    pass_ = true;
+    held_ = false;
+    changed_.notify_all();
+  }
   // The next step throws.
   void break_down() {
     const std::lock_guard lock(mutex_);
@@ -64,7 +71,8 @@ class GatedModel final : public LanguageModel {
       std::unique_lock lock(mutex_);
       held_ = true;
       changed_.notify_all();
-      changed_.wait_for(lock, kTestPatience, [this] { return !closed_; });
+      changed_.wait_for(lock, kTestPatience, [this] { return !closed_ || pass_; });
+      pass_ = false;
       if (broken_) throw std::runtime_error("the canary fell off its perch");
     }
     return inner_.forward(rows, kv, policy, record);
@@ -74,7 +82,7 @@ class GatedModel final : public LanguageModel {
   CanaryModel inner_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool closed_ = false, held_ = false, broken_ = false;
+  bool closed_ = false, held_ = false, pass_ = false, broken_ = false;
 };
 
 // Keeps what one request was told.

@@ -102,8 +102,14 @@ TEST(Load, CountsRequestsInTheShapesOfItsNames) {
   s.model().close();
   auto sink = std::make_shared<CollectSink>();
   for (int i = 0; i < 3; ++i) s->served().loop->submit(canary_request("hello", 4), sink);
+  for (int step = 0; step < 2; ++step) {  // the first may have begun with one of them
+    s.model().wait_held();
+    s.model().pass();
+  }
   s.model().wait_held();
-  EXPECT_GE(s.call("GET", "/load").json().at("server_load").as_int64(), 0);
+  const json::object load = s.call("GET", "/load").json();
+  EXPECT_EQ(load.at("server_load"), 3);
+  EXPECT_EQ(load.at("num_running_reqs").as_int64() + load.at("num_waiting_reqs").as_int64(), 3);
   s.model().open();
   EXPECT_EQ(sink->end(), "length");
   EXPECT_TRUE(parse_json(s.call("GET", "/get_load").body, "the body").is_array());
@@ -191,8 +197,13 @@ TEST(AbortRequest, IsIdempotentAndNeedsAName) {
 
 TEST(AbortRequest, EndsARunningRequestByItsRid) {
   CanaryService s;
+  s.model().close();
   int aborted = -1;
   bool asked = false;
+  std::thread first([&] {
+    s.model().wait_held();
+    s.model().pass();
+  });
   std::thread other;
   const FakeReply reply = s.call(
       "POST", "/generate", R"({"text":"hello","rid":"mine","stream":true,"sampling_params":{"max_new_tokens":4000}})",
@@ -202,14 +213,21 @@ TEST(AbortRequest, EndsARunningRequestByItsRid) {
           other = std::thread([&] {
             aborted =
                 static_cast<int>(s.call("POST", "/abort_request", R"({"rid":"mine"})").json().at("aborted").as_int64());
+            s.model().open();
           });
         };
       });
+  first.join();
   ASSERT_TRUE(other.joinable());
   other.join();
   EXPECT_EQ(aborted, 1);
   EXPECT_EQ(reply.status, 200);
   EXPECT_TRUE(reply.ended);
+  ASSERT_GE(reply.events.size(), 2u);
+  EXPECT_EQ(reply.events.back().second, "[DONE]");
+  const json::value last = json::parse(reply.events[reply.events.size() - 2].second);
+  EXPECT_EQ(last.at("meta_info").at("finish_reason").at("type"), "abort");
+  EXPECT_LE(last.at("meta_info").at("completion_tokens").as_int64(), 2) << "the step that was under way is the last";
 }
 
 }  // namespace
