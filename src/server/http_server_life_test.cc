@@ -392,6 +392,39 @@ TEST(HttpServerLife, EndsWithClientsInEveryState) {
 
 // A thread that did work for a handler lets go of the handler's executor a moment after the handler went on, when the
 // server may have stopped already.
+TEST(HttpServerLife, ClientsThatComeWhileItStopsAreLetGo) {
+  for (int round = 0; round < 60; ++round) {
+    std::atomic<int> balance{0};
+    HttpObserver observer;
+    observer.connections = [&balance](int change) { balance += change; };
+    HttpOptions options = on_any_port();
+    options.threads = 3;
+    HttpServer server(options, answer, observer);
+    server.start();
+    std::atomic<bool> over{false};
+    std::atomic<int> came{0};
+    std::thread clients([&, port = server.port()] {
+      while (!over) {
+        try {
+          RawClient client(port);
+          client.try_send(request_text("GET", "/"));
+          ++came;
+        } catch (const std::runtime_error&) {
+          break;  // nobody listens any more
+        }
+      }
+    });
+    EXPECT_TRUE(comes_true([&] { return came > round; }));
+    const auto begin = std::chrono::steady_clock::now();
+    server.stop();
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(9)) << "somebody was not told";
+    over = true;
+    clients.join();
+    EXPECT_EQ(server.connections(), 0);
+    EXPECT_EQ(balance, 0);
+  }
+}
+
 TEST(HttpServerLife, ExecutorsOutliveStop) {
   std::optional<HttpServer> server(std::in_place, on_any_port(), answer);
   server->start();

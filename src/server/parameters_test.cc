@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "server/fields.h"
+#include "server/generation.h"
 
 namespace carpool {
 namespace {
@@ -210,6 +211,48 @@ TEST(Parameters, OnlyDefaultsAreCutToWhatTheContextLeaves) {
   EXPECT_EQ(fitted(10, false, INT32_MAX), 246);
   EXPECT_EQ(fitted(400, false, 16), 1);
   EXPECT_EQ(fitted(10, true, 5000), 5000);
+}
+
+// Each score is about 100 bytes of an answer that is made whole in memory.
+TEST(Parameters, LengthsStayWithinTheLimitOfLogProbabilities) {
+  const RequestLimits limits{1000, 1 << 17, 1 << 17};
+  constexpr size_t kMost = size_t{2} << 20;
+  const auto lengths = [&](Generation g, const std::vector<size_t>& prompts) {
+    Job job;
+    job.generation = std::move(g);
+    for (const size_t n : prompts) job.prompts.push_back({false, "", std::vector<int>(n, 1)});
+    return fit_lengths(job, limits);
+  };
+  const auto refused = [&](const Generation& g, const std::vector<size_t>& prompts) {
+    try {
+      lengths(g, prompts);
+    } catch (const ApiError& e) {
+      return e.code() + "|" + e.param();
+    }
+    return std::string();
+  };
+  using Lengths = std::vector<int>;
+  json::object asked{{"n", 8}, {"logprobs", true}, {"top_logprobs", 20}};
+  EXPECT_EQ(lengths(chat({{"n", 8}}), {100}), Lengths{(1 << 17) - 100});
+  EXPECT_EQ(lengths(chat({{"logprobs", true}}), {100}), Lengths{(1 << 17) - 100});
+  EXPECT_EQ(lengths(chat(asked), {100}), Lengths{static_cast<int>(kMost / (8 * 21))}) << "would be 2 GB of JSON";
+  asked["min_tokens"] = 12483;
+  EXPECT_EQ(lengths(chat(asked), {100}), Lengths{12483});
+  asked["min_tokens"] = 12484;
+  EXPECT_EQ(refused(chat(asked), {100}), "too_many_items|logprobs");
+  asked["min_tokens"] = 0;
+  asked["max_tokens"] = 12483;
+  EXPECT_EQ(lengths(chat(asked), {100}), Lengths{12483});
+  asked["max_tokens"] = 12484;
+  EXPECT_EQ(refused(chat(asked), {100}), "too_many_items|logprobs") << "what was asked for is not cut";
+  // Scores of prompts are what they are: the default has what they leave.
+  Generation scored = native({{"n", 4}});
+  scored.request.logprobs = 20;
+  const std::vector<size_t> prompts(256, 50);
+  EXPECT_EQ(lengths(scored, prompts), Lengths(256, 97)) << "of 128";
+  scored.request.prompt_logprobs = true;
+  EXPECT_EQ(lengths(scored, prompts), Lengths(256, 47));
+  EXPECT_EQ(refused(scored, std::vector<size_t>(256, 97)), "too_many_items|logprobs");
 }
 
 TEST(Parameters, TemperatureComesFromTheRequestThenTheModelThenTheApi) {

@@ -366,6 +366,80 @@ TEST(Reply, NativeMetaInfoIsThatOfSglang) {
   EXPECT_GE(meta.at("e2e_latency").as_double(), 0);
 }
 
+TEST(Reply, NativeStreamsSayThePromptsScoresInTheFirstAndTheLastChunkAlone) {
+  Case c;
+  c.generation.stream = true;
+  c.generation.request.logprobs = 2;
+  c.events = {events_of("abcd", true, bytes_of(c.prompts[0]), end_of(FinishReason::kLength))};
+  const NativeOptions options{{"a"}, false, true, 2, 0, false};
+  const auto reply = native_reply(setup_of(c), options);
+  std::vector<size_t> values;
+  std::vector<json::object> all;
+  for (const Event& event : c.events[0]) {
+    reply->take(0, {&event, 1});
+    values.push_back(reply->values_of_next(0));
+    Chunks chunks;
+    reply->flush(0, chunks);
+    ASSERT_EQ(chunks.size(), 1u);
+    all.push_back(json::parse(chunks[0].data).as_object());
+    EXPECT_EQ(reply->values_of_next(0), 0u) << "there is no more";
+  }
+  ASSERT_EQ(all.size(), 5u);
+  const size_t prompt = bytes_of(c.prompts[0]).size();
+  for (size_t i = 0; i < all.size(); ++i) {
+    const json::object& meta = all[i].at("meta_info").as_object();
+    const bool outer = i == 0 || i + 1 == all.size();
+    const size_t tokens = std::min<size_t>(i + 1, 4);
+    EXPECT_EQ(meta.contains("input_token_logprobs"), outer);
+    EXPECT_EQ(meta.contains("input_top_logprobs"), outer);
+    if (outer) EXPECT_EQ(meta.at("input_top_logprobs").as_array().size(), prompt);
+    EXPECT_EQ(meta.at("output_token_logprobs").as_array().size(), tokens);
+    EXPECT_EQ(values[i], tokens + 3 * (tokens + (outer ? prompt : 0)));
+  }
+  json::object complete = whole([&](Reply::Setup s) { return native_reply(std::move(s), options); }, c).as_object();
+  for (json::object* o : {&all.back(), &complete}) o->at("meta_info").as_object().erase("e2e_latency");
+  EXPECT_EQ(all.back(), complete);
+}
+
+TEST(Reply, OfAStreamThatDoesNotRepeatItselfANextChunkHasOnlyWhatIsNew) {
+  Case c;
+  c.generation.stream = true;
+  c.generation.logprobs = c.generation.request.logprobs = 1;
+  c.events = {events_of("abc", true, bytes_of(c.prompts[0]), end_of(FinishReason::kLength))};
+  const auto reply = completion_reply(setup_of(c));
+  std::vector<size_t> values;
+  for (const Event& event : c.events[0]) {
+    reply->take(0, {&event, 1});
+    values.push_back(reply->values_of_next(0));
+    Chunks chunks;
+    reply->flush(0, chunks);
+  }
+  EXPECT_EQ(values, (std::vector<size_t>{3 + 2 * bytes_of(c.prompts[0]).size(), 3, 3, 0}));
+}
+
+// One chunk for each of 3000 scored tokens would be 360 MB.
+TEST(Reply, CumulativeStreamsGrowNoLongerWithTheSquareOfTheTokens) {
+  Case c;
+  c.generation.stream = true;
+  c.generation.request.logprobs = 3;
+  c.events = {events_of(std::string(3000, 'a'), true, {}, end_of(FinishReason::kLength))};
+  const auto reply = native_reply(setup_of(c), {{"a"}, false, true, 3, -1, false});
+  size_t bytes = 0, chunks = 0, last = 0;
+  for (const Event& event : c.events[0]) {
+    Chunks out;
+    reply->take(0, {&event, 1});
+    reply->flush(0, out);
+    for (const Chunk& chunk : out) bytes += last = chunk.data.size();
+    chunks += out.size();
+    if (bytes < (size_t{64} << 20)) EXPECT_EQ(out.size(), 1u) << "a chunk for each token, while they are few";
+  }
+  EXPECT_TRUE(reply->finished());
+  EXPECT_GT(last, size_t{200'000});
+  EXPECT_GT(chunks, 100u);
+  EXPECT_GT(bytes, size_t{64} << 20);
+  EXPECT_LT(bytes, (size_t{64} << 20) + 17 * last);
+}
+
 TEST(Reply, MessagesAreEventsWithNames) {
   Case c;
   c.generation.stream = true;
