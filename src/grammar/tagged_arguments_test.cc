@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <random>
 #include <set>
 
@@ -94,21 +95,22 @@ json::value read_back(const CallFormat& format, const json::value& parameters, c
 }
 
 // Texts of a grammar at random: for a while any byte, with a liking for the closing tag and for what JSON is made of,
-// then the shortest way to an end.
+// then what closes things, and where that does not lead to an end, the shortest way there.
 class Sampler {
  public:
   Sampler(std::shared_ptr<const Grammar> grammar, std::string liked)
-      : grammar_(std::move(grammar)), matcher_(*grammar_), liked_(std::move(liked)) {}
+      : grammar_(std::move(grammar)), liked_(std::move(liked)) {}
 
   std::string sample(std::mt19937& random) {
     std::string text;
-    matcher_.start_work();
-    int state = matcher_.start();
+    matcher_.emplace(*grammar_);  // of which each keeps a limited number of states
+    matcher_->start_work();
+    int state = matcher_->start();
     for (int steps = 40 + static_cast<int>(random() % 120); steps > 0; --steps) {
-      matcher_.start_work();
+      matcher_->start_work();
       std::string next;
       for (int b = 1; b < 256; ++b) {
-        if (matcher_.step(state, static_cast<unsigned char>(b)) >= 0) next += static_cast<char>(b);
+        if (matcher_->step(state, static_cast<unsigned char>(b)) >= 0) next += static_cast<char>(b);
       }
       if (next.empty()) return text;
       char c = next[random() % next.size()];
@@ -120,9 +122,9 @@ class Sampler {
       if (!some.empty() && random() % 2 == 0) c = some[random() % some.size()];
       if (next.find(after) != std::string::npos && random() % 3 != 0) c = after;
       text += c;
-      state = matcher_.step(state, static_cast<unsigned char>(c));
+      state = matcher_->step(state, static_cast<unsigned char>(c));
     }
-    return text + shortest_end(state);
+    return ended(std::move(text), state);
   }
 
  private:
@@ -133,15 +135,41 @@ class Sampler {
     }
     return liked_[0];
   }
+  // JSON ends by quotes and brackets, bare text by its tag.
+  std::string ended(const std::string& text, int state) {
+    for (const bool json : {true, false}) {
+      std::string closed = text;
+      int at = state;
+      for (int steps = 0; steps < 300 && !matcher_->accepting(at); ++steps) {
+        const std::string tag(1, following(closed));
+        at = go(closed, at, json ? "\"]}" + tag + "\n" : tag + "]}\"\n");
+      }
+      if (matcher_->accepting(at)) return closed;
+    }
+    return text + shortest_end(state);
+  }
+  // Appends the first of `first` that may come, or else of all bytes.
+  int go(std::string& text, int state, const std::string& first) {
+    matcher_->start_work();
+    std::string bytes = first;
+    for (int b = 1; b < 256; ++b) bytes += static_cast<char>(b);
+    for (const char c : bytes) {
+      const int to = matcher_->step(state, static_cast<unsigned char>(c));
+      if (to < 0) continue;
+      text += c;
+      return to;
+    }
+    return state;
+  }
   std::string shortest_end(int state) {
     std::vector<std::pair<int, std::string>> reached = {{state, ""}};
     std::set<int> seen = {state};
     for (size_t i = 0; i < reached.size() && i < 20000; ++i) {
       const auto [at, text] = reached[i];
-      if (matcher_.accepting(at)) return text;
-      matcher_.start_work();
+      if (matcher_->accepting(at)) return text;
+      matcher_->start_work();
       for (int b = 1; b < 256; ++b) {
-        const int to = matcher_.step(at, static_cast<unsigned char>(b));
+        const int to = matcher_->step(at, static_cast<unsigned char>(b));
         if (to >= 0 && seen.insert(to).second) reached.emplace_back(to, text + static_cast<char>(b));
       }
     }
@@ -150,7 +178,7 @@ class Sampler {
   }
 
   std::shared_ptr<const Grammar> grammar_;
-  Matcher matcher_;
+  std::optional<Matcher> matcher_;
   std::string liked_;
 };
 
@@ -234,7 +262,8 @@ TEST(TaggedArguments, FormsOfTheWholeAreLookedThrough) {
 
 TEST(TaggedArguments, WhatIsStrictIsKeptOrRefusedWithItsPath) {
   const std::pair<const char*, const char*> table[] = {
-      {R"({"type":"object","properties":{"x":{"type":"string","pattern":"(?=a)"}}})", "tools[0].properties.x.pattern"},
+      {R"x({"type":"object","properties":{"x":{"type":"string","pattern":"(?=a)"}}})x",
+       "tools[0].properties.x.pattern"},
       {R"({"type":"object","properties":{"x":{"type":"string","format":"color"}}})", "tools[0].properties.x.format"},
       {R"({"type":"object","properties":{"x":{"type":"string","contentSchema":{}}}})",
        "tools[0].properties.x.contentSchema"},
@@ -243,12 +272,12 @@ TEST(TaggedArguments, WhatIsStrictIsKeptOrRefusedWithItsPath) {
       {R"({"type":"object","properties":{"a<":{}},"required":["a<"]})", "tools[0].required"},
       {R"({"type":"object","minProperties":1,"properties":{"x":{}}})", "tools[0].minProperties"},
       {R"({"type":"string"})", "tools[0].type"},
-};
-for (const auto& [schema, path] : table) {
-  EXPECT_NE(grammar_refusal(call(schema, false)).find(path), std::string::npos)
-      << schema << grammar_refusal(call(schema, false));
-  EXPECT_EQ(grammar_refusal(call(schema)), "") << "as far as it can be kept: " << schema;
-}
+  };
+  for (const auto& [schema, path] : table) {
+    EXPECT_NE(grammar_refusal(call(schema, false)).find(path), std::string::npos)
+        << schema << grammar_refusal(call(schema, false));
+    EXPECT_EQ(grammar_refusal(call(schema)), "") << "as far as it can be kept: " << schema;
+  }
 }
 
 }  // namespace
