@@ -312,7 +312,6 @@ void EngineLoop::Impl::publish() {
   tokens_now = 0;
   state.last_progress = now;
   state.running = engine->running();
-  state.waiting = engine->waiting();
   state.kv_total_blocks = engine->total_kv_blocks();
   state.kv_free_blocks = engine->free_kv_blocks();
   state.kv_cached_blocks = engine->cached_kv_blocks();
@@ -328,7 +327,7 @@ void EngineLoop::Impl::lose_everything(const char* code) {
     todo.swap(works);
     unfinished = waiting = 0;
     waiting_of.clear();
-    state.running = state.waiting = 0;
+    state.running = 0;
   }
   for (auto& [id, o] : open) o.sink->on_lost(code);
   for (Incoming& incoming : requests) incoming.sink->on_lost(code);
@@ -461,7 +460,8 @@ LoopState EngineLoop::state() const {
   LoopState state = impl_->state;
   const double now = now_seconds();
   state.draining = impl_->draining;
-  state.waiting += static_cast<int>(impl_->inbox.size());
+  // Those that the engine thread has just taken from the inbox are in neither's count until the step ends.
+  state.waiting = std::max(0, impl_->unfinished - state.running);
   state.tokens_per_second = impl_->tokens.per_second(now);
   state.estimated_wait = impl_->wait_estimate(now, impl_->waiting);
   return state;

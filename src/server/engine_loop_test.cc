@@ -60,6 +60,15 @@ std::vector<int> expected(const std::string& prompt, int n) {
   return CanaryModel::expected(std::vector<int>(prompt.begin(), prompt.end()), n);
 }
 
+TEST(EngineLoop, ARequestIsCountedFromItsSubmissionOn) {
+  Loop l;
+  const auto held = l.hold();  // taken from the inbox, and its step has not ended
+  EXPECT_EQ(l.loop->state().running + l.loop->state().waiting, 1);
+  const auto next = l.submit(canary_request("next", 4));
+  EXPECT_EQ(l.loop->state().running + l.loop->state().waiting, 2);
+  l.model.open();
+}
+
 TEST(EngineLoop, BringsEveryRequestItsOwnTokensInOrder) {
   Loop l({}, {.max_batch = 8, .chunk = 16});
   std::vector<std::thread> threads;
@@ -243,7 +252,7 @@ TEST(EngineLoop, StateCountsWhatRunsAndWhatWaits) {
   l.hold();
   l.submit(canary_request("waiting", 4));
   l.submit(canary_request("waiting", 4));
-  EXPECT_EQ(l.loop->state().waiting, 2) << "the held one has left the inbox";
+  EXPECT_EQ(l.loop->state().waiting, 3) << "the held one waits until its first step has ended";
   EXPECT_GT(l.loop->state().estimated_wait, 0);
 }
 
