@@ -449,8 +449,9 @@ TEST(HttpServer, BoundsTheBytesOfAllBodiesTogether) {
   EXPECT_EQ(first.read_response().status, 200);
   EXPECT_EQ(second.read_response().status, 200);
   // What was held is free again, a moment after its answer has arrived.
-  EXPECT_TRUE(comes_true([&] { return RawClient(server.port()).ask(request).status == 200; }));
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(first.ask(request).status, 200);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_TRUE(comes_true([&] { return RawClient(server.port()).ask(request).status == 200; }));
+  }
 }
 
 TEST(HttpServer, ServesManyStreamsAtOnce) {
