@@ -129,10 +129,14 @@ TEST(Subscription, GivesASlowReaderEverythingAtOnce) {
 TEST(Subscription, BringsTheLastEventAfterACancel) {
   Loop l;
   run([&](asio::any_io_executor executor) -> asio::awaitable<void> {
+    l.model.close();  // or all 3000 are there before the cancel
     Subscription subscription(l.loop, executor, canary_request("hello", 3000));
+    l.model.wait_held();
+    l.model.pass();
     (void)co_await subscription.next(kTestPatience.count());
     subscription.cancel();
     subscription.cancel();
+    l.model.open();
     EXPECT_LT((co_await tokens_of(subscription)).size(), 3000u);
   });
   EXPECT_TRUE(l.rests());
@@ -158,9 +162,13 @@ TEST(Subscription, CancelsWhatNobodyWaitsFor) {
 TEST(Subscription, SaysThatTheRequestWasLost) {
   Loop l;
   run([&](asio::any_io_executor executor) -> asio::awaitable<void> {
+    l.model.close();  // or the request has ended before the model breaks down
     Subscription subscription(l.loop, executor, canary_request("hello", 3000));
+    l.model.wait_held();
+    l.model.pass();
     (void)co_await subscription.next(kTestPatience.count());
     l.model.break_down();
+    l.model.open();
     int status = 0;
     std::string code;
     try {
