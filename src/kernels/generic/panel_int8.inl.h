@@ -7,7 +7,7 @@
 // Int8<id> with
 //   kColumns, kSubs, kBytes   columns of a sub-block, sub-blocks and bytes of a panel block
 //   kOffset                   what an unsigned code is too large
-//   kIntegerScales            whether sub-blocks have integer scales; see int8_scaled_panel
+//   kIntegerScales            whether sub-blocks have integer scales; see int8_scaled_panels
 //   codes(block, s, h, w), scale(block, s, h)
 //   minimum(block, s, h)      if values are scale * code + minimum
 //   zeros(block, s, h)        if codes have a zero point for each row, beside kOffset
@@ -36,12 +36,6 @@ struct Int8Row {
   const int* sums;  // of 16 or 32 codes, whichever the format's sub-blocks are
   const float* scales;
 };
-
-inline int load_int(const void* p) {
-  int value;
-  __builtin_memcpy(&value, p, 4);
-  return value;
-}
 
 // Outputs of P panels that have `outputs` of their 16 P; only the last one may have less than 16.
 template <int P, int M>
