@@ -119,7 +119,9 @@ TEST(CompareCommand, TablesBringTheirPoliciesIntoTheGrid) {
     const json::value report = parse_json(o.out, "--json -");
     for (const json::value& row : report.at("results").as_array()) {
       out.emplace_back(row.at("policy").as_string());
-      if (out.back().find("table=") != std::string::npos) EXPECT_GT(number(row, "kl_mean"), 0) << out.back();
+      if (out.back().find("table=") != std::string::npos) {
+        EXPECT_GT(number(row, "kl_mean"), 0) << out.back();
+      }
     }
     return out;
   };
@@ -127,7 +129,7 @@ TEST(CompareCommand, TablesBringTheirPoliciesIntoTheGrid) {
     return std::find(list.begin(), list.end(), spec) != list.end();
   };
   const std::vector<std::string> grid = policies({"--tables", tables});
-  for (const std::string spec :
+  for (const std::string& spec :
        {"sere:table=" + tables + ",k0=1", "sere:table=" + tables + ",k0=7", "exfold:table=" + tables + ",m=25%",
         "exfold:table=" + tables + ",m=75%", "oea:k0=table,table=" + tables, std::string("oea:k0=3")}) {
     EXPECT_TRUE(has(grid, spec)) << spec;

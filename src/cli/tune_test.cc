@@ -89,20 +89,33 @@ std::map<int, std::set<std::string>> measured(const std::string& cells) {
 }
 
 TEST(TuneCommand, ScreensTheGridAndTriesAK0ForEachLayerUnlessToldNotTo) {
-  // A calm machine's times follow experts; where they do not, nothing but the screening can be asked for.
+  // Whether time follows experts is up to the machine: where it does not, not even in full, nothing but the screening
+  // can be asked for. What is left out of the full measurement is asked of made-up models, in measure/tune_test.cc.
   for (const char* by_layer : {"on", "off"}) {
     const Folder folder;
     const std::string cells = folder / "cells.jsonl";
-    const Output o = run_command({"tune",       kBooks,        "--quiet", "--budget",          "kl=0.05", "--out",
-                                  folder / "p", "--documents", "16",      "--document-tokens", "256",     "--batch",
-                                  "16",         "--cells",     cells,     "--together",        "12",      "--by-layer",
-                                  by_layer,     "--json",      "-"});
+    // One thread: with as many as CPUs, each operation would wait for neighbours of this test.
+    std::vector<std::string> words = {"tune",       kBooks,
+                                      "--quiet",    "--budget",
+                                      "kl=0.05",    "--out",
+                                      folder / "p", "--documents",
+                                      "8",          "--document-tokens",
+                                      "256",        "--batch",
+                                      "8",          "--cells",
+                                      cells,        "--together",
+                                      "12",         "--by-layer",
+                                      by_layer,     "--threads",
+                                      "1",          "--json",
+                                      "-"};
+    const std::vector<std::string> specs = {"oea:k0=1", "oea:k0=2", "oea:k0=3",       "oea:k0=4",        "oea:k0=5",
+                                            "oea:k0=6", "oea:k0=7", "des_vote:m=75%", "lynx_bins:m=25%", "prune:k0=4"};
+    for (const std::string& spec : specs) words.insert(words.end(), {"--policy", spec});
+    const Output o = run_command(words);
     const json::value report = parse_json(o.out, "--json -");
     EXPECT_EQ(report.at("settings").at("by_layer"), by_layer);
-    EXPECT_EQ(report.at("settings").at("screened"), "33 candidates on 64 tokens of each document");
+    EXPECT_EQ(report.at("settings").at("screened"), "10 candidates on 64 tokens of each document");
     const std::map<int, std::set<std::string>> seen = measured(cells);
-    for (const char* spec : {"oea:k0=1", "oea:k0=7", "prune:k0=4", "des_vote:m=75%", "lynx_bins:m=25%"})
-      EXPECT_TRUE(seen.at(64).contains(spec)) << spec;
+    for (const std::string& spec : specs) EXPECT_TRUE(seen.at(64).contains(spec)) << spec;
     const auto lists = [&](int tokens) {
       const auto at = seen.find(tokens);
       if (at == seen.end()) return std::ptrdiff_t{0};
@@ -115,7 +128,6 @@ TEST(TuneCommand, ScreensTheGridAndTriesAK0ForEachLayerUnlessToldNotTo) {
       EXPECT_EQ(lists(64), 10) << "two probes of each of five layers";
       EXPECT_LE(lists(256), 3);
     }
-    if (usable) EXPECT_FALSE(seen.at(256).contains("oea:k0=1")) << "far above the budget";
   }
 }
 

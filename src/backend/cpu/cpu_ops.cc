@@ -1,7 +1,7 @@
 // Dense operations: embedding, norms, matrix products, sums, and the bandwidth probe.
 //
 // A product is cut into tiles of panels small enough to stay in a core's cache while all rows of the batch pass over
-// them; tiles are handed out in memory order, so the threads together read one ascending stream, and each kernel call
+// them; each thread begins in a part of the matrix of its own and reads one ascending stream, and each kernel call
 // knows where the thread will probably read next.
 #include "backend/cpu/cpu_ops.h"
 
@@ -127,13 +127,12 @@ void CpuOps::matmul(Matrix x, std::span<const Product> products) {
     if (worker.outputs.size() < static_cast<size_t>(x.rows)) worker.outputs.resize(static_cast<size_t>(x.rows));
   }
   run(static_cast<int>(tiles_.size()), work, [&](int task, int id) {
-    const auto i = static_cast<size_t>(task);
+    const auto i = static_cast<size_t>(tile_of(task, static_cast<int>(tiles_.size())));
     const Tile& tile = tiles_[i];
     float** y = workers_[static_cast<size_t>(id)].outputs.data();
     for (int t = 0; t < x.rows; ++t) y[t] = tile_outs_[i].row(t) + kPanelRows * tile.begin;
-    const size_t after = i + static_cast<size_t>(pool_.size());
     product(tile, (quantizes(*tile.w) ? inputs_.quantized : inputs_.floats).data(), x.rows, y,
-            after < tiles_.size() ? tiles_[after].first() : nullptr);
+            i + 1 < tiles_.size() ? tiles_[i + 1].first() : nullptr);
   });
 }
 
@@ -148,22 +147,22 @@ void CpuOps::matmul_heads(Matrix x, int x_step, const PanelView& w, int heads, M
   }
   const PanelKernel kernel = kernels_.product_float[static_cast<size_t>(w.format)];
   const double work = static_cast<double>(x.rows) * static_cast<double>(w.rows) * static_cast<double>(w.cols);
-  // Tasks are tiles of one head's panels, as even as they come.
+  // Tiles of one head's panels, as even as they come.
   const int64_t fit = panels_in(kTileBytes, w);
   const int64_t wanted = (int64_t{kTasksPerThread} * pool_.size() + heads - 1) / heads;
   const int64_t tiles = std::min(panels, std::max((panels + fit - 1) / fit, wanted));
-  const auto begin = [&](int task) { return task / tiles * panels + task % tiles * panels / tiles; };
+  const auto begin = [&](int tile) { return tile / tiles * panels + tile % tiles * panels / tiles; };
   const int tasks = static_cast<int>(heads * tiles);
   run(tasks, work, [&](int task, int id) {
     Worker& mine = workers_[static_cast<size_t>(id)];
-    const int64_t h = task / tiles;
+    const int tile = tile_of(task, tasks);
+    const int64_t h = tile / tiles;
     for (int t = 0; t < x.rows; ++t) {
       mine.inputs[static_cast<size_t>(t)] = x.row(t) + h * x_step;
-      mine.outputs[static_cast<size_t>(t)] = out.row(t) + h * out_step + kPanelRows * (begin(task) - h * panels);
+      mine.outputs[static_cast<size_t>(t)] = out.row(t) + h * out_step + kPanelRows * (begin(tile) - h * panels);
     }
-    const int after = task + pool_.size();
-    kernel({mine.inputs.data(), x.rows, &w, begin(task), begin(task + 1), mine.outputs.data(),
-            after < tasks ? w.panel(begin(after)) : nullptr});
+    kernel({mine.inputs.data(), x.rows, &w, begin(tile), begin(tile + 1), mine.outputs.data(),
+            tile + 1 < tasks ? w.panel(begin(tile + 1)) : nullptr});
   });
 }
 

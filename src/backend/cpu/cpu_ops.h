@@ -7,6 +7,7 @@
 // policies.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -59,6 +60,9 @@ class CpuOps final : public Ops {
     std::vector<float*> outputs;
     std::vector<float> tile;  // outputs of one kernel call
   };
+  struct PanelRange {
+    int64_t begin, end;
+  };
   // One kernel call's weights: panels [begin, end) of a matrix.
   struct Tile {
     const PanelView* w = nullptr;
@@ -75,15 +79,24 @@ class CpuOps final : public Ops {
   void product(const Tile& tile, const void* const* x, int rows, float* const* y, const void* next) const;
   // Runs on the pool, or on the caller alone when the whole job is too small to be worth waking anybody.
   void run(int tasks, double work, TaskRef task);
+  // The tile that task `task` of `tasks` works on, when tiles lie in memory one after the other: threads begin far
+  // apart, and each goes on with the tile after its last. What a core's own prefetcher reads past the end of a tile is
+  // then what that core wants next; of a neighbour's tile, it would be read twice (60 GB/s of two cores became 70).
+  int tile_of(int task, int tasks) const {
+    const int threads = pool_.size(), thread = task % threads;
+    return thread * (tasks / threads) + std::min(thread, tasks % threads) + task / threads;
+  }
   // `active_`, `first_`, `row_at_`, `weight_at_` and the slots' inputs from a selection.
   void group_by_expert(Matrix x, const Selection& chosen, std::span<const float> weights, int experts);
-  void reserve_tiles(int64_t row_floats);
+  void reserve_tiles(int64_t floats);
+  int most_rows() const;  // of an active expert
+  void cut_shares(int64_t panels, int64_t smallest, int64_t largest);
   // The two phases of a gated block over grouped rows; see experts.cc.
   void gate_up(const ExpertWeights& e);
   void gate_up_tile(const ExpertWeights& e, size_t part, int64_t tile, const void* next, int worker);
   void activate(const ExpertWeights& e, int expert, int64_t begin, int64_t end, float* pairs, float* hidden) const;
   void down(const ExpertWeights& e, Matrix out);
-  void down_tile(const ExpertWeights& e, int64_t begin, int64_t end, Matrix out, const void* next, int worker);
+  void down_tile(const ExpertWeights& e, PanelRange tile, Matrix out, const void* next, int worker);
 
   // Rows that one attention task takes: consecutive ones of a sequence, or one with chosen positions, which counts
   // those instead.
@@ -121,6 +134,7 @@ class CpuOps final : public Ops {
   std::vector<int> row_at_;                                    // place -> row of the batch
   std::vector<float> weight_at_;                               // place -> weight of the slot
   std::vector<const void*> slot_floats_, slot_quantized_;      // place -> input row
+  std::vector<int64_t> cuts_;                                  // of a thread's share of down's panels
   std::vector<float> hidden_;                                  // [slots, F]
   std::vector<std::byte> hidden_codes_;                        // [slots] quantised rows of F
   std::vector<const void*> hidden_floats_, hidden_quantized_;  // place -> hidden row

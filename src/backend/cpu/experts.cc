@@ -4,8 +4,8 @@
 // barrier between. First by (expert, 128 values of F): gate and up, hidden = silu(gate x) * (up x), and its
 // quantisation, which is complete for that block. Then by tile of D: down of every expert in ascending order, each
 // row's share added to its output with the row's weight, so the order of the sum is the order of expert ids whatever
-// the batch. In both phases each kernel call is told what is read after it, and the stream from memory does not stop
-// between experts.
+// the batch. In both phases threads work far apart, in long pieces, and each kernel call is told what is read after
+// it: the stream from memory does not stop between experts, and no core fetches what its neighbour reads.
 #include <algorithm>
 #include <cmath>
 
@@ -17,10 +17,12 @@ namespace {
 
 constexpr int64_t kHiddenTile = kActivationBlock;  // values of F per task: a block of the quantised hidden row
 constexpr int64_t kPairsPerTile = kHiddenTile / kPanelRows;
-constexpr int64_t kDownTileBytes =
-    24 << 10;                       // of one expert per task: long enough to stream, short enough to share out
-constexpr int kRowsAtOnce = 64;     // rows of an expert whose tile of outputs is held at once
-constexpr int kTasksPerThread = 8;  // of the second phase, at least, where there are panels enough
+constexpr int kRowsAtOnce = 64;  // rows of an expert whose tile of outputs is held at once
+// Tasks of the second phase: at the end of a share so many bytes of one expert, long enough to stream, or an eighth of
+// the share where that is less; at its beginning as many panels as leave the outputs of an expert's rows in the
+// first-level cache.
+constexpr int64_t kDownTileBytes = 24 << 10, kDownTilesPerShare = 8;
+constexpr int64_t kDownPanelRows = 512;
 
 constexpr float kSwigluAlpha = 1.702f;
 
@@ -69,13 +71,18 @@ void CpuOps::group_by_expert(Matrix x, const Selection& chosen, std::span<const 
   }
 }
 
-// Room for one kernel call's outputs of `row_floats` each, on every worker whether or not it gets a task.
-void CpuOps::reserve_tiles(int64_t row_floats) {
-  const auto floats = static_cast<size_t>(kRowsAtOnce * row_floats);
+// Room for the outputs of one kernel call, on every worker whether or not it gets a task.
+void CpuOps::reserve_tiles(int64_t floats) {
   for (Worker& worker : workers_) {
-    if (worker.tile.size() < floats) worker.tile.resize(floats);
+    if (worker.tile.size() < static_cast<size_t>(floats)) worker.tile.resize(static_cast<size_t>(floats));
     if (worker.outputs.size() < kRowsAtOnce) worker.outputs.resize(kRowsAtOnce);
   }
+}
+
+int CpuOps::most_rows() const {
+  int most = 0;
+  for (size_t i = 0; i < active_.size(); ++i) most = std::max(most, first_[i + 1] - first_[i]);
+  return most;
 }
 
 // Reads slot inputs, writes hidden_ and hidden_codes_, all by place.
@@ -102,19 +109,18 @@ void CpuOps::gate_up(const ExpertWeights& e) {
     hidden_floats_[i] = hidden_.data() + i * static_cast<size_t>(width);
     hidden_quantized_[i] = aligned + i * codes;
   }
-  reserve_tiles(2 * kHiddenTile);
+  reserve_tiles(kRowsAtOnce * 2 * kHiddenTile);
   const auto tiles = static_cast<int>((width + kHiddenTile - 1) / kHiddenTile);
   const int tasks = tiles * static_cast<int>(active_.size());
   const double work = static_cast<double>(slots) * static_cast<double>(shape.rows) * static_cast<double>(shape.cols);
   run(tasks, work, [&](int task, int worker) {
-    const auto part = static_cast<size_t>(task / tiles);
-    const int after = task + pool_.size();
-    const void* next = down[static_cast<size_t>(active_.front())].data;
-    if (after < tasks) {
-      next = gate_up[static_cast<size_t>(active_[static_cast<size_t>(after / tiles)])].panel(after % tiles * 2 *
-                                                                                             kPairsPerTile);
-    }
-    gate_up_tile(e, part, task % tiles, next, worker);
+    const auto first_panel = [&](int tile) {
+      return gate_up[static_cast<size_t>(active_[static_cast<size_t>(tile / tiles)])].panel(tile % tiles * 2 *
+                                                                                            kPairsPerTile);
+    };
+    const int tile = tile_of(task, tasks);
+    const void* next = tile + 1 < tasks ? first_panel(tile + 1) : down[static_cast<size_t>(active_.front())].data;
+    gate_up_tile(e, static_cast<size_t>(tile / tiles), tile % tiles, next, worker);
   });
 }
 
@@ -160,42 +166,60 @@ void CpuOps::gate_up_tile(const ExpertWeights& e, size_t part, int64_t tile, con
   }
 }
 
+// Where a thread's share of the panels is cut: into pieces that get shorter, so that they are long and yet nobody waits
+// long for the last. 0, then the end of each piece, the last of them that of the longest share.
+void CpuOps::cut_shares(int64_t panels, int64_t smallest, int64_t largest) {
+  const int64_t share = (panels + pool_.size() - 1) / pool_.size();
+  smallest = std::clamp<int64_t>(share / kDownTilesPerShare, 1, smallest);
+  cuts_.reserve(static_cast<size_t>(share / smallest + 2));
+  cuts_.assign(1, 0);
+  while (cuts_.back() < share) {
+    const int64_t left = share - cuts_.back();
+    const int64_t size = std::max(smallest, std::min((left + 3) / 4 * 2, largest));  // half of it, even
+    cuts_.push_back(cuts_.back() + std::min(left, size));
+  }
+}
+
 void CpuOps::down(const ExpertWeights& e, Matrix out) {
   const std::span<const PanelView> down = e.down;
   const PanelView& shape = down[static_cast<size_t>(active_.front())];
   CARPOOL_CHECK(shape.rows == out.cols);
-  const int64_t panels = shape.panels();
-  const int64_t most = std::max<int64_t>(1, panels / (int64_t{kTasksPerThread} * pool_.size()));
-  const int64_t size = std::min(panels_in(kDownTileBytes, shape), most);
-  reserve_tiles(kPanelRows * size);
-  const auto tasks = static_cast<int>((panels + size - 1) / size);
+  const int64_t panels = shape.panels(), threads = pool_.size();
+  const int64_t smallest = panels_in(kDownTileBytes, shape);
+  cut_shares(panels, smallest, kDownPanelRows / std::min(most_rows(), kRowsAtOnce));
+  reserve_tiles(kPanelRows * std::max(kDownPanelRows, kRowsAtOnce * smallest));
+  const auto tasks = static_cast<int>(threads * static_cast<int64_t>(cuts_.size() - 1));
   const double work =
       static_cast<double>(row_at_.size()) * static_cast<double>(shape.rows) * static_cast<double>(shape.cols);
   run(tasks, work, [&](int task, int worker) {
-    const int64_t begin = task * size, after = (task + pool_.size()) * size;
-    const void* next = after < panels ? down[static_cast<size_t>(active_.front())].panel(after) : nullptr;
-    down_tile(e, begin, std::min(begin + size, panels), out, next, worker);
+    const int64_t thread = task % threads, begin = panels * thread / threads, end = panels * (thread + 1) / threads;
+    const auto piece = static_cast<size_t>(task / threads);
+    const PanelRange tile{begin + cuts_[piece], std::min(begin + cuts_[piece + 1], end)};
+    if (tile.begin >= tile.end) return;
+    const void* next = tile.end < end ? down[static_cast<size_t>(active_.front())].panel(tile.end) : nullptr;
+    down_tile(e, tile, out, next, worker);
   });
 }
 
-// Panels [begin, end) of every active expert; `next` follows the last of them.
-void CpuOps::down_tile(const ExpertWeights& e, int64_t begin, int64_t end, Matrix out, const void* next, int worker) {
+// A tile of every active expert; `next` follows the last of them.
+void CpuOps::down_tile(const ExpertWeights& e, PanelRange tile, Matrix out, const void* next, int worker) {
   const std::span<const PanelView> down = e.down;
   Worker& mine = workers_[static_cast<size_t>(worker)];
-  const auto row_floats = static_cast<size_t>(kPanelRows * (end - begin));
-  for (size_t i = 0; i < kRowsAtOnce; ++i) mine.outputs[i] = mine.tile.data() + i * row_floats;
-  const int64_t first = kPanelRows * begin;
-  const int count = static_cast<int>(std::min<int64_t>(kPanelRows * end, out.cols) - first);
+  const auto row_floats = static_cast<size_t>(kPanelRows * (tile.end - tile.begin));
+  const auto at_once = static_cast<size_t>(std::min(most_rows(), kRowsAtOnce));
+  for (size_t i = 0; i < at_once; ++i) mine.outputs[i] = mine.tile.data() + i * row_floats;
+  const int64_t first = kPanelRows * tile.begin;
+  const int count = static_cast<int>(std::min<int64_t>(kPanelRows * tile.end, out.cols) - first);
   for (int t = 0; t < out.rows; ++t) std::fill_n(out.row(t) + first, count, 0.0f);
   for (size_t part = 0; part < active_.size(); ++part) {
     const PanelView& w = down[static_cast<size_t>(active_[part])];
     const void* following =
-        part + 1 < active_.size() ? down[static_cast<size_t>(active_[part + 1])].panel(begin) : next;
+        part + 1 < active_.size() ? down[static_cast<size_t>(active_[part + 1])].panel(tile.begin) : next;
     const auto& x = quantizes(w) ? hidden_quantized_ : hidden_floats_;
     const auto last = static_cast<size_t>(first_[part + 1]);
     for (auto at = static_cast<size_t>(first_[part]); at < last; at += kRowsAtOnce) {
       const int rows = static_cast<int>(std::min<size_t>(kRowsAtOnce, last - at));
-      product({&w, begin, end}, &x[at], rows, mine.outputs.data(), following);
+      product({&w, tile.begin, tile.end}, &x[at], rows, mine.outputs.data(), following);
       for (size_t i = 0; i < static_cast<size_t>(rows); ++i) {
         if (!e.down_bias.empty()) {
           kernels_.axpy(1.0f, e.down_bias.data() + int64_t{active_[part]} * out.cols + first, mine.outputs[i], count);
