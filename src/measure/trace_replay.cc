@@ -163,7 +163,9 @@ void require_fit(const Trace& trace, Policy& policy) {
   };
   if (trace.has_scores() || policy.is_plain(trace.top_k)) return;
   if (!trace.ranked) refuse("its experts are not in the order of their scores");
-  if (!trace.has_weights() && !p.by_rank) refuse("it has no weights");
+  // What the chosen experts weigh says nothing of the share of the whole that a row's best have, or of what others
+  // would add to a pool.
+  if (!p.by_rank) refuse("it goes by weights, and the trace has not those of all experts (record it with --scores)");
 }
 
 std::vector<Plan> make_plans(const Trace& trace, const ReplayOptions& options) {

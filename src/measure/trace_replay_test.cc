@@ -81,6 +81,9 @@ TEST(TraceReplay, PoliciesThatNeedMoreThanTheTraceHasAreRefused) {
   for (TraceSequence& s : no_weights.sequences) s.weights.clear();
   EXPECT_THROW(replay(no_weights, options_of({"xshare:m=3"}, {2})), Error);
   EXPECT_THROW(replay(no_weights, options_of({"oea:k0=1,p=0.5"}, {2})), Error);
+  // The weights of the chosen are not enough: p is a share of the weight of all experts, and pools weigh them all.
+  for (const char* spec : {"xshare:m=3", "des_vote:m=3", "top_p:p=0.5", "oea:k0=1,p=0.5", "prune:k0=1,p=0.5"})
+    EXPECT_THROW(replay(disjoint(4), options_of({spec}, {2})), Error) << spec;
   EXPECT_NO_THROW(replay(no_weights, options_of({"oea:k0=1", "prune:k0=1"}, {2})));
   EXPECT_FALSE(replay(no_weights, options_of({"oea:k0=1"}, {2}))[0].kept_mass);
   Trace unranked = disjoint(4);

@@ -90,7 +90,7 @@ class CpuOps final : public Ops {
   void group_by_expert(Matrix x, const Selection& chosen, std::span<const float> weights, int experts);
   void reserve_tiles(int64_t floats);
   int most_rows() const;  // of an active expert
-  void cut_shares(int64_t panels, int64_t smallest, int64_t largest);
+  void cut_share(int64_t share, int64_t smallest, int64_t largest);
   // The two phases of a gated block over grouped rows; see experts.cc.
   void gate_up(const ExpertWeights& e);
   void gate_up_tile(const ExpertWeights& e, size_t part, int64_t tile, const void* next, int worker);
@@ -134,7 +134,7 @@ class CpuOps final : public Ops {
   std::vector<int> row_at_;                                    // place -> row of the batch
   std::vector<float> weight_at_;                               // place -> weight of the slot
   std::vector<const void*> slot_floats_, slot_quantized_;      // place -> input row
-  std::vector<int64_t> cuts_;                                  // of a thread's share of down's panels
+  std::vector<int64_t> cuts_;                                  // of a thread's share of down's panels: 0, ends
   std::vector<float> hidden_;                                  // [slots, F]
   std::vector<std::byte> hidden_codes_;                        // [slots] quantised rows of F
   std::vector<const void*> hidden_floats_, hidden_quantized_;  // place -> hidden row

@@ -166,11 +166,9 @@ void CpuOps::gate_up_tile(const ExpertWeights& e, size_t part, int64_t tile, con
   }
 }
 
-// Where a thread's share of the panels is cut: into pieces that get shorter, so that they are long and yet nobody waits
-// long for the last. 0, then the end of each piece, the last of them that of the longest share.
-void CpuOps::cut_shares(int64_t panels, int64_t smallest, int64_t largest) {
-  const int64_t share = (panels + pool_.size() - 1) / pool_.size();
-  smallest = std::clamp<int64_t>(share / kDownTilesPerShare, 1, smallest);
+// Where a share of so many panels is cut: into pieces that get shorter, so that they are long and yet nobody waits long
+// for the last. cuts_ are 0 and then the end of each piece.
+void CpuOps::cut_share(int64_t share, int64_t smallest, int64_t largest) {
   cuts_.reserve(static_cast<size_t>(share / smallest + 2));
   cuts_.assign(1, 0);
   while (cuts_.back() < share) {
@@ -185,8 +183,9 @@ void CpuOps::down(const ExpertWeights& e, Matrix out) {
   const PanelView& shape = down[static_cast<size_t>(active_.front())];
   CARPOOL_CHECK(shape.rows == out.cols);
   const int64_t panels = shape.panels(), threads = pool_.size();
-  const int64_t smallest = panels_in(kDownTileBytes, shape);
-  cut_shares(panels, smallest, kDownPanelRows / std::min(most_rows(), kRowsAtOnce));
+  const int64_t share = (panels + threads - 1) / threads;  // of a thread, at most
+  const int64_t smallest = std::clamp<int64_t>(share / kDownTilesPerShare, 1, panels_in(kDownTileBytes, shape));
+  cut_share(share, smallest, kDownPanelRows / std::min(most_rows(), kRowsAtOnce));
   reserve_tiles(kPanelRows * std::max(kDownPanelRows, kRowsAtOnce * smallest));
   const auto tasks = static_cast<int>(threads * static_cast<int64_t>(cuts_.size() - 1));
   const double work =
