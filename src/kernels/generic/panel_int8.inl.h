@@ -28,7 +28,7 @@ inline void prefetch(const unsigned char* p) {
     prefetch(p);
   }
 }
-constexpr int kPrefetchBytes = 6144;  // how far the stream runs ahead of the arithmetic
+constexpr int kPrefetchBytes = 9216;  // how far the stream runs ahead of the arithmetic
 
 // The parts of a quantised row; the offsets are those of QuantizedRow, computed by the caller.
 struct Int8Row {
