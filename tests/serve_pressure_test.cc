@@ -35,7 +35,7 @@ TEST(ServePressure, SixtyFourCarelessClientsGetTheirOwnTextsAndLeaveNothingBehin
   const json::value report = soak(server, "--streams 64 --seconds 5 --warmup 2 --seed 7");
   const json::value& load = report.at("load");
   EXPECT_EQ(load.at("wrong_texts"), 0);
-  EXPECT_GT(load.at("right_texts").as_int64(), 64);
+  EXPECT_GT(load.at("right_texts").as_int64(), 16) << "hundreds, on an idle machine";
   int64_t left = 0;
   for (const auto& [outcome, n] : load.at("outcomes").as_object())
     left += outcome.starts_with("left_") ? n.as_int64() : 0;
@@ -94,7 +94,7 @@ TEST(ServePressure, ManyLongRequestsInATinyPoolAllEndWithTheirOwnText) {
 
 TEST(ServePressure, WhileDrainingNewRequestsAreRefusedAndTheOpenOneEndsWell) {
   ServeProcess server({"dummy:canary,step_us=2000", "--drain-timeout", "100"});
-  const Ask ask{canary_prompt(1, 50), 2000, true, true, ""};
+  const Ask ask{canary_prompt(1, 50), 3900, true, true, ""};
   RawClient open(server.port(), 120), half(server.port(), 120);
   open.send(ask.bytes());
   Got got = read_answer(open, ask, 2);

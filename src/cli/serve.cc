@@ -35,9 +35,11 @@ namespace {
 namespace asio = boost::asio;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kDrainLook{20};    // between two looks whether everything has ended
-constexpr milliseconds kFileLook{2000};   // between two looks at the model's files
-constexpr milliseconds kLastWords{1000};  // for answers to go out after the deadline, or after the engine died
+constexpr milliseconds kDrainLook{20};     // between two looks whether everything has ended
+constexpr milliseconds kFileLook{2000};    // between two looks at the model's files
+constexpr milliseconds kLastWords{1000};   // for answers to go out after the engine died
+constexpr milliseconds kDrainWords{5000};  // the same after a drain: until the last is out, or a client takes no more
+constexpr milliseconds kLastStep{10000};   // for the engine to end what it does at the deadline of a drain
 constexpr size_t kProbeBytes = size_t{256} << 20;
 constexpr int kProbePasses = 3;
 
@@ -176,7 +178,7 @@ class Server {
   double load_started_ = 0;
   std::exception_ptr load_error_;
   bool draining_ = false, died_ = false;
-  std::chrono::steady_clock::time_point give_up_;
+  std::chrono::steady_clock::time_point drain_end_, give_up_;
 
   std::unique_ptr<TraceRecorder> recorder_;  // outlives the engine, too
   std::optional<Parts> parts_;               // outlives the engine in service_
@@ -311,23 +313,32 @@ void Server::on_signal(int signal) {
     return finish();
   }
   draining_ = true;
+  const bool loaded = service_.served_if_loaded() != nullptr;
+  if (loaded) {
+    service_.drain();
+    http_.stop_accepting();
+  }
+  // Said when it is so: who has read it is served no more.
   log_.info("draining: no new requests", {{"signal", signal}, {"drain_timeout_s", plan_.service.drain_s}});
-  if (!service_.served_if_loaded()) {
+  if (!loaded) {
     log_.info("stopped while loading");
     ::_exit(0);  // a load cannot be interrupted, and nobody has been promised anything yet
   }
-  service_.drain();
-  http_.stop_accepting();
-  give_up_ = std::chrono::steady_clock::now() + kLastWords +
-             std::chrono::milliseconds(static_cast<int64_t>(plan_.service.drain_s * 1e3));
+  drain_end_ =
+      std::chrono::steady_clock::now() + std::chrono::milliseconds(static_cast<int64_t>(plan_.service.drain_s * 1e3));
+  give_up_ = drain_end_ + kDrainWords;  // unless the engine takes longer
   wait_for_signal();
   look_drained();
 }
 
-// Ends when every request has ended and its answer is out, or when somebody does not take his.
+// Ends when every request has ended and its answer is out, or when somebody does not take his. The time for that begins
+// when the engine has told the last request of its end, which may be a long step after the deadline.
 void Server::look_drained() {
-  const bool ended = service_.served_if_loaded()->loop->drained() && http_.connections() == 0;
-  if (ended || std::chrono::steady_clock::now() > give_up_) return finish();
+  const auto now = std::chrono::steady_clock::now();
+  const bool drained = service_.served_if_loaded()->loop->drained();
+  if (drained && http_.connections() == 0) return finish();
+  if (!drained) give_up_ = std::max(now, drain_end_) + kDrainWords;
+  if (now > (drained ? give_up_ : drain_end_ + kLastStep)) return finish();
   timer_.expires_after(kDrainLook);
   timer_.async_wait([this](boost::system::error_code error) {
     if (!error) look_drained();
