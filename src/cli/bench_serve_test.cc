@@ -290,10 +290,17 @@ TEST(BenchServe, NothingThatSucceededIsAnErrorWithTheFirstReason) {
 TEST(BenchServe, AServerThatIsNotThereOrNotReadyIsOneSentence) {
   Server server;
   server.health = 503;
-  const Output o = load(server, "--ready-check-timeout-sec 0.1");
-  EXPECT_EQ(o.code, 69);
-  EXPECT_NE(o.err.find("is not ready after 0.1 s (HTTP 503)"), std::string::npos) << o.err;
-  EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1) << o.err;
+  // On a busy machine a short time may be too short for any answer: then with more.
+  Output o;
+  std::string said;
+  for (const char* seconds : {"0.1", "3", "30"}) {
+    o = load(server, std::string("--ready-check-timeout-sec ") + seconds);
+    EXPECT_EQ(o.code, 69);
+    EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1) << o.err;
+    said = std::string("is not ready after ") + seconds + " s (HTTP 503)";
+    if (o.err.find("HTTP") != std::string::npos) break;
+  }
+  EXPECT_NE(o.err.find(said), std::string::npos) << o.err;
   EXPECT_EQ(load(server, "--ready-check-timeout-sec 0").code, 0) << "0 = do not ask";
 }
 

@@ -194,10 +194,13 @@ json::value LoadServer::get_json(const std::string& path) {
 
 void LoadServer::wait_ready(double timeout_s) {
   const double deadline = now_seconds() + timeout_s;
+  HttpAnswer answer;
   while (timeout_s > 0) {
-    const HttpAnswer answer = client_.call("GET", "/health", "", std::min(timeout_s, kCallSeconds));
-    const bool absent = answer.failure.empty() && (answer.status == 404 || answer.status == 405);
-    if (answer.ok() || absent) return;
+    HttpAnswer next = client_.call("GET", "/health", "", std::min(timeout_s, kCallSeconds));
+    const bool absent = next.failure.empty() && (next.status == 404 || next.status == 405);
+    if (next.ok() || absent) return;
+    // That nothing came in time says less than what came before.
+    if (next.failure != "timeout" || answer.status == 0) answer = std::move(next);
     if (now_seconds() >= deadline) {
       throw Error(ErrorKind::kUnavailable, fmt::format("{} is not ready after {:g} s ({})", client_.url().text(),
                                                        timeout_s, answer_text(answer)));

@@ -42,7 +42,7 @@ class LoadServer {
   LoadServer(LoadClient& client, std::string admin_key) : client_(client), admin_key_(std::move(admin_key)) {}
 
   // Asks /health until it says 200; a server without /health counts as ready when it answers. Error{kUnavailable} with
-  // its last answer after `timeout_s`; 0 = does not ask.
+  // its last answer (a timeout is none, when there was one before) after `timeout_s`; 0 = does not ask.
   void wait_ready(double timeout_s);
   // The first of /v1/models, "" when there is none.
   std::string model();
