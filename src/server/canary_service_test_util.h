@@ -37,7 +37,7 @@ class GatedModel final : public LanguageModel {
   void close() {
     const std::lock_guard lock(mutex_);
     closed_ = true;
-    held_ = false;
+    held_ = pass_ = false;
   }
   void open() {
     const std::lock_guard lock(mutex_);

@@ -134,12 +134,11 @@ TEST(KnownProblemT30, AClientThatLeavesWhileItsGrammarIsMadeIsNotServed) {
     request.to_its_grammar();
     request.client().close_abruptly();
     request.go_on();
-    wait_for([&] { return server.service().waiting_work() == 0; }, "the grammar is made");
-    // What comes after it has seen the end of it.
+    wait_for([&] { return server.connections() == 0; }, "the grammar is made, and who wanted it has gone");
     EXPECT_EQ(server.post("/v1/completions", R"({"prompt":"a","max_tokens":4,"ignore_eos":true})").status, 200);
     server.wait_idle();
     EXPECT_LT(generated(server) - before, kTokens / 2);
-    EXPECT_EQ(abort_request(server, {{"abort_all", true}}), 0);
+    EXPECT_EQ(abort_request(server, {{"abort_all", true}}), 0) << "its names are free again";
   }
 }
 
@@ -149,7 +148,7 @@ TEST(KnownProblemT30, AServerEndsWhileAGrammarWaits) {
   EarlyRequest request(*server, true);
   request.to_its_grammar();
   std::thread later([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_TRUE(request.client().readable_within(60000)) << "a server that ends closes its connections";
     request.go_on();
   });
   server.reset();

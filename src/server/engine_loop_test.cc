@@ -289,12 +289,30 @@ TEST(EngineLoop, TellsItsObserverOfStepsTokensAndTimes) {
 
 TEST(EngineLoop, StopTellsWhoIsOpenAndRefusesFromThenOn) {
   Loop l({}, {.max_batch = 1});
+  l.model.close();  // or it has ended before stop()
   const auto running = l.submit(canary_request("running", 4000));
   const auto waiting = l.submit(canary_request("waiting", 4000));
+  l.model.wait_held();
+  l.model.pass();
   running->wait_for_tokens(1);
-  l.loop->stop();
+  l.model.wait_held();
+  std::future<void> stopped = std::async(std::launch::async, [&] { l.loop->stop(); });
+  const auto refuses = [&] {
+    try {
+      l.loop->require_room(0, 1);
+      return false;
+    } catch (const ApiError& e) {
+      return e.code() == "draining";
+    }
+  };
+  while (!refuses()) std::this_thread::yield();
+  EXPECT_EQ(stopped.wait_for(std::chrono::milliseconds(0)), std::future_status::timeout) << "a step is under way";
+  l.model.open();
+  stopped.wait();
   EXPECT_EQ(running->end(), "draining");
   EXPECT_EQ(waiting->end(), "draining");
+  EXPECT_LE(running->tokens().size(), 2u) << "the step that was under way is the last";
+  EXPECT_TRUE(waiting->tokens().empty());
   EXPECT_EQ(l.refusal(canary_request("new", 4)), "503 draining retry");
   l.loop->stop();
 }

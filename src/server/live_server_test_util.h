@@ -60,6 +60,7 @@ class LiveServer {
   }
 
   int port() const { return http_.port(); }
+  int connections() const { return http_.connections(); }
   Service& service() { return service_; }
   const Tokenizer& tokenizer() const { return parts_.tokenizer; }
 

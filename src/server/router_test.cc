@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <thread>
 
 #include "server/canary_service_test_util.h"
 
@@ -212,16 +213,26 @@ TEST(Router, WhileLoadingEverythingSaysSoWithRetryAfter) {
 
 TEST(Router, AnErrorAfterAStreamBeganIsOneEventWithoutDone) {
   CanaryService s;
+  s.model().close();  // or all 4000 are there before it breaks down
+  std::thread two_steps([&] {
+    for (int step = 0; step < 2; ++step) {
+      s.model().wait_held();
+      s.model().pass();
+    }
+  });
   int events = 0;
   const FakeReply reply = s.call("POST", "/v1/completions", R"({"prompt":"hello","max_tokens":4000,"stream":true})", {},
                                  [&](FakeExchange& exchange) {
                                    exchange.on_event = [&] {
-                                     if (++events == 2) s.model().break_down();
+                                     if (++events != 2) return;
+                                     s.model().break_down();
+                                     s.model().open();
                                    };
                                  });
+  two_steps.join();
   EXPECT_TRUE(reply.streamed);
   EXPECT_TRUE(reply.ended);
-  ASSERT_GE(reply.events.size(), 3u);
+  ASSERT_EQ(reply.events.size(), 3u) << "two tokens and the error";
   const json::object last = parse_json(reply.events.back().second, "the event").as_object();
   EXPECT_EQ(last.at("error").at("code"), "engine_dead");
   for (const auto& [name, data] : reply.events) EXPECT_NE(data, "[DONE]");

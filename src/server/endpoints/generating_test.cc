@@ -298,27 +298,36 @@ TEST(CanaryServer, ManyPromptsAndChoicesEachGetTheirOwnText) {
 }
 
 TEST(CanaryServer, RequestsOfClientsThatLeaveAreCancelled) {
-  CanaryOptions slow;
-  slow.step_us = 1000;
-  LiveServer server(LiveServer::canary(std::make_unique<CanaryModel>(slow)));
+  auto gated = std::make_unique<GatedModel>();
+  GatedModel& gate = *gated;
+  LiveServer server(LiveServer::canary(std::move(gated)));
   const std::string tail = R"("max_tokens":3000,"temperature":0)";
+  const auto idle = [&server] {
+    const LoopState state = server.service().served().loop->state();
+    return state.running + state.waiting == 0;
+  };
   for (const bool stream : {true, false}) {
     for (const bool several : {true, false}) {
+      gate.close();  // or they have ended before their client leaves
       RawClient client(server.port(), LiveServer::kPatience);
       client.send(request_text("POST", "/v1/completions",
                                std::string("{\"prompt\":\"leaver\",") + (stream ? "\"stream\":true," : "") +
                                    (several ? "\"n\":3," : "") + tail + "}"));
+      gate.wait_held();
       if (stream) {
+        gate.pass();
         client.read_head();
         client.read_event();
-      } else {
-        const auto deadline = std::chrono::steady_clock::now() + kTestPatience;
-        while (server.service().served().loop->state().running == 0) {
-          ASSERT_LT(std::chrono::steady_clock::now(), deadline);
-          std::this_thread::sleep_for(std::chrono::milliseconds(2));
-        }
       }
       client.close_abruptly();
+      // With these pauses 3000 steps last for 30 seconds; who is idle before has not made them.
+      int steps = 0;
+      while (!idle() && ++steps < 2500) {
+        gate.pass();
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+      EXPECT_TRUE(idle()) << "nobody waits for it, and it goes on";
+      gate.open();
       server.wait_idle();
     }
   }
@@ -330,20 +339,26 @@ TEST(CanaryServer, RequestsOfClientsThatLeaveAreCancelled) {
 }
 
 TEST(CanaryServer, AbortedStreamsSaySo) {
-  CanaryOptions slow;
-  slow.step_us = 1000;
-  LiveServer server(LiveServer::canary(std::make_unique<CanaryModel>(slow)));
+  auto gated = std::make_unique<GatedModel>();
+  GatedModel& gate = *gated;
+  LiveServer server(LiveServer::canary(std::move(gated)));
+  gate.close();  // or it has ended before the abort
   RawClient client(server.port(), LiveServer::kPatience);
   client.send(request_text("POST", "/generate",
                            R"({"text":"x","rid":"mine","stream":true,"sampling_params":{"max_new_tokens":3000}})"));
+  gate.wait_held();
+  gate.pass();
   client.read_head();
   client.read_event();
   EXPECT_EQ(server.ask("/abort_request", {{"rid", "mine"}}).at("aborted"), 1);
+  gate.open();
   std::string last;
   while (std::optional<RawEvent> event = client.read_event()) {
     if (event->data != "[DONE]") last = event->data;
   }
-  EXPECT_EQ(json::parse(last).at("meta_info").at("finish_reason").at("type"), "abort");
+  const json::value meta = json::parse(last).at("meta_info");
+  EXPECT_EQ(meta.at("finish_reason").at("type"), "abort");
+  EXPECT_LE(meta.at("completion_tokens").as_int64(), 2) << "the step that was under way is the last";
 }
 
 TEST(CanaryServer, SilenceIsFilledWithPings) {
