@@ -17,12 +17,18 @@ const char* name(State state) {
 }
 
 // Two run at once, prompts take 4 tokens per step, and steps take long enough to be met in the middle.
-const std::vector<std::string> kSlowCanary = {
-    "dummy:canary,step_us=3000", "--max-running-requests", "2", "--chunked-prefill-size", "4", "--kv-tokens", "16384"};
+const std::vector<std::string> kSlowCanary = {"dummy:canary,step_us=3000,context=20480",
+                                              "--max-running-requests",
+                                              "2",
+                                              "--chunked-prefill-size",
+                                              "4",
+                                              "--kv-tokens",
+                                              "81920"};
+constexpr int kMany = 16000;  // tokens that nobody waits for: 12 seconds of a prompt, 48 of an answer
 
 // A request that stays in `state` until it is ended.
 Ask ask_for(State state, bool stream, bool native, int which) {
-  return {canary_prompt(which, state == State::kPrefill ? 3900 : 20), state == State::kPrefill ? 16 : 3900, stream,
+  return {canary_prompt(which, state == State::kPrefill ? kMany : 20), state == State::kPrefill ? 16 : kMany, stream,
           native, "ask-" + std::to_string(which)};
 }
 
@@ -31,7 +37,7 @@ class Others {
  public:
   Others(ServeProcess& server, int n, int first) : server_(server) {
     for (int i = 0; i < n; ++i) {
-      asks_.push_back({canary_prompt(first + i, 33), 3900, true, i % 2 == 0, "other-" + std::to_string(first + i)});
+      asks_.push_back({canary_prompt(first + i, 33), kMany, true, i % 2 == 0, "other-" + std::to_string(first + i)});
       clients_.push_back(std::make_unique<RawClient>(server.port(), 300));
       clients_.back()->send(asks_.back().bytes());
       got_.push_back(read_answer(*clients_.back(), asks_.back(), 2));
@@ -135,7 +141,7 @@ TEST(ServeLeave, AnAbortMeansExactlyTheOneThatIsNamedAndTwiceIsAsGoodAsOnce) {
     EXPECT_EQ(response.status, 200);
     return json_of(response).at("aborted").to_number<int>();
   };
-  Ask one{canary_prompt(1, 40), 600, true, true, "job-1"}, ten{canary_prompt(2, 40), 600, true, true, "job-10"};
+  Ask one{canary_prompt(1, 40), 3900, true, true, "job-1"}, ten{canary_prompt(2, 40), 600, true, true, "job-10"};
   Ask longer{canary_prompt(3, 40), 600, true, true, "job-1-and-more"};
   RawClient a(server.port()), b(server.port()), c(server.port());
   a.send(one.bytes());
@@ -158,8 +164,8 @@ TEST(ServeLeave, AnAbortMeansExactlyTheOneThatIsNamedAndTwiceIsAsGoodAsOnce) {
   RawClient d(server.port());
   d.send(again.bytes());
   EXPECT_EQ(read_answer(d, again).text, again.text());
-  const Ask left{canary_prompt(5, 40), 3000, true, true, "twins"},
-      right{canary_prompt(6, 40), 3000, false, true, "twins"};
+  const Ask left{canary_prompt(5, 40), 3900, true, true, "twins"},
+      right{canary_prompt(6, 40), 3900, false, true, "twins"};
   RawClient e(server.port()), f(server.port());
   e.send(left.bytes());
   f.send(right.bytes());

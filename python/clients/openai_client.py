@@ -270,7 +270,7 @@ def cancel(s):
     s.check.equal(s.server.aborted() - before, 5, "  and all four count as aborted")
     room = s.server.info["context_length"] - 16
     s.check.raises(openai.APITimeoutError,
-                   lambda: s.client.with_options(timeout=0.5).completions.create(
+                   lambda: s.client.with_options(timeout=5).completions.create(
                        model=s.model, prompt=[1], max_tokens=room, extra_body={**PLAIN, **ENDLESS}),
                    "a client that gives up on a whole answer")
     s.check.soon(lambda: s.server.load() == (0, 0), "once it is gone, nothing runs")

@@ -252,7 +252,8 @@ class FakeRoot {
  public:
   FakeRoot() {
     const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    path_ = std::filesystem::path(testing::TempDir()) / (std::string("carpool_root_") + test->name());
+    path_ = std::filesystem::path(testing::TempDir()) /
+            (std::string("carpool_root_") + test->name() + "_" + std::to_string(::getpid()));
     std::filesystem::remove_all(path_);
     std::filesystem::create_directories(path_);
   }

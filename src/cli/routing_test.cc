@@ -2,6 +2,7 @@
 #include "cli/routing.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -259,7 +260,7 @@ TEST(RoutingCommand, ListNamesEveryPolicyInTextAndJson) {
 }
 
 TEST(RoutingCommand, ScoreReadsAFileAndListWritesOne) {
-  const std::string path = testing::TempDir() + "routing_command_test.json";
+  const std::string path = testing::TempDir() + "routing_command_test_" + std::to_string(::getpid()) + ".json";
   std::ofstream(path) << R"({"logits": [[0, 1]], "top_k": 1})";
   EXPECT_EQ(parsed(run({"routing", "score", path})).at("experts"), parsed("[[1]]"));
   EXPECT_EQ(run({"routing", "list", "--json", path}), "");

@@ -60,7 +60,9 @@ TEST(TuneCommand, WritesTheProfileOrRefusesToRecommend) {
   const json::array& bands = report.at("results").as_array();
   ASSERT_EQ(bands.size(), 1u);
   EXPECT_EQ(bands[0].at("from"), 8);
-  EXPECT_EQ(bands[0].at("to"), 15);
+  // Times decide which of the four it is. What DES costs with more rows nobody has measured here.
+  const std::string policy(bands[0].at("policy").as_string());
+  EXPECT_EQ(bands[0].at("to"), policy.starts_with("des_vote") ? 8 : 15) << policy;
   EXPECT_EQ(report.at("settings").at("budget"), "kl=5");
   EXPECT_EQ(report.at("settings").at("screened"), "no: all 4 candidates in full");
   const bool usable = bands[0].at("slope_ms_lo").to_number<double>() > 0;

@@ -2,8 +2,8 @@
 // path, and that the embedded model, which knows nothing of JSON, writes what the schema accepts.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
+#include <ctime>
 
 #include "grammar/schema_oracle_test_util.h"
 #include "server/constraint_cache.h"
@@ -185,8 +185,20 @@ TEST_F(StructureServer, WhatCannotBeIsRefusedWithItsPath) {
       << "its place is sampling_params";
 }
 
+// Of this process, server and client, which others on the machine do not lengthen.
+double cpu_seconds() {
+  timespec t{};
+  EXPECT_EQ(::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t), 0);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
 // X6: what is invalid, deep or exponential is the client's mistake, and the next request finds a server as before.
 TEST_F(StructureServer, HostileWishesAreRefusedAndTheServerGoesOn) {
+#ifdef CARPOOL_SANITIZED
+  constexpr double kMost = 120;
+#else
+  constexpr double kMost = 20;  // seconds
+#endif
   std::string deep(60000, '(');
   json::array many;
   for (int i = 0; i < 50000; ++i) many.emplace_back(i);
@@ -195,10 +207,9 @@ TEST_F(StructureServer, HostileWishesAreRefusedAndTheServerGoesOn) {
         json::object{{"regex", "((a{0,250}){0,250}b?)*"}}, json::object{{"json_schema", json::object{{"enum", many}}}},
         json::object{{"json_schema", json::object{{"minLength", 1000000}}}},
         json::object{{"json_schema", json::parse(R"({"type":"array","minItems":1,"items":{"$ref":"#"}})")}}}) {
-    const auto start = std::chrono::steady_clock::now();
+    const double start = cpu_seconds();
     EXPECT_EQ(refusal("/v1/completions", completion(wish)).substr(0, 4), "400 ") << json::serialize(wish).substr(0, 80);
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    EXPECT_LT(took.count(), 20);
+    EXPECT_LT(cpu_seconds() - start, kMost);
   }
   EXPECT_EQ(text_of(server->ask("/v1/completions", completion({{"choice", json::array{"yes"}}}))), "yes");
 }

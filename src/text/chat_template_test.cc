@@ -25,7 +25,8 @@ ChatInput golden_input(const json::value& golden) {
   ChatInput input;
   input.messages = golden.at("messages");
   input.variables = golden.at("variables").as_object();
-  input.now = 1795953600;  // 2026-11-29 12:00:00
+  input.now = 1795953600;                  // 2026-11-29 12:00:00
+  input.max_time = std::chrono::hours(1);  // as in render()
   return input;
 }
 
