@@ -338,7 +338,12 @@ void Server::look_drained() {
   const bool drained = service_.served_if_loaded()->loop->drained();
   if (drained && http_.connections() == 0) return finish();
   if (!drained) give_up_ = std::max(now, drain_end_) + kDrainWords;
-  if (now > (drained ? give_up_ : drain_end_ + kLastStep)) return finish();
+  if (now > (drained ? give_up_ : drain_end_ + kLastStep)) {
+    log_.warn("clients are left without the end of their answers",
+              {{"why", drained ? "they do not read it" : "the engine's step takes too long"},
+               {"connections", http_.connections()}});
+    return finish();
+  }
   timer_.expires_after(kDrainLook);
   timer_.async_wait([this](boost::system::error_code error) {
     if (!error) look_drained();

@@ -163,8 +163,8 @@ void add_sources(CLI::App* command, TraceOptions& o) {
 }  // namespace
 
 void add_trace(CLI::App& app, const Invocation& invocation) {
-  CLI::App* trace = app.add_subcommand(
-      "trace", "Routing traces: record them, replay any policy on them, describe them, convert them");
+  CLI::App* trace =
+      app.add_subcommand("trace", "Routing traces: record them, replay policies on them, describe them, convert them");
   trace->require_subcommand(1);
   trace->footer("Example: carpool trace replay traces/ --policy topk --policy oea:k0=2 --batch 8,16");
 

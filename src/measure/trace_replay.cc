@@ -165,7 +165,10 @@ void require_fit(const Trace& trace, Policy& policy) {
   if (!trace.ranked) refuse("its experts are not in the order of their scores");
   // What the chosen experts weigh says nothing of the share of the whole that a row's best have, or of what others
   // would add to a pool.
-  if (!p.by_rank) refuse("it goes by weights, and the trace has not those of all experts (record it with --scores)");
+  if (!p.by_rank)
+    refuse(
+        "it goes by weights, and the trace has not those of all experts (trace record --scores and --trace-scores "
+        "write them)");
 }
 
 std::vector<Plan> make_plans(const Trace& trace, const ReplayOptions& options) {

@@ -132,7 +132,7 @@ void CpuOps::matmul(Matrix x, std::span<const Product> products) {
     float** y = workers_[static_cast<size_t>(id)].outputs.data();
     for (int t = 0; t < x.rows; ++t) y[t] = tile_outs_[i].row(t) + kPanelRows * tile.begin;
     product(tile, (quantizes(*tile.w) ? inputs_.quantized : inputs_.floats).data(), x.rows, y,
-            i + 1 < tiles_.size() ? tiles_[i + 1].first() : nullptr);
+            task + pool_.size() < static_cast<int>(tiles_.size()) ? tiles_[i + 1].first() : nullptr);
   });
 }
 
@@ -162,7 +162,7 @@ void CpuOps::matmul_heads(Matrix x, int x_step, const PanelView& w, int heads, M
       mine.outputs[static_cast<size_t>(t)] = out.row(t) + h * out_step + kPanelRows * (begin(tile) - h * panels);
     }
     kernel({mine.inputs.data(), x.rows, &w, begin(tile), begin(tile + 1), mine.outputs.data(),
-            tile + 1 < tasks ? w.panel(begin(tile + 1)) : nullptr});
+            task + pool_.size() < tasks ? w.panel(begin(tile + 1)) : nullptr});
   });
 }
 

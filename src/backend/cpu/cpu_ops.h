@@ -79,9 +79,10 @@ class CpuOps final : public Ops {
   void product(const Tile& tile, const void* const* x, int rows, float* const* y, const void* next) const;
   // Runs on the pool, or on the caller alone when the whole job is too small to be worth waking anybody.
   void run(int tasks, double work, TaskRef task);
-  // The tile that task `task` of `tasks` works on, when tiles lie in memory one after the other: threads begin far
-  // apart, and each goes on with the tile after its last. What a core's own prefetcher reads past the end of a tile is
-  // then what that core wants next; of a neighbour's tile, it would be read twice (60 GB/s of two cores became 70).
+  // The tile that task `task` of `tasks` works on, when tiles lie in memory one after the other: there is a share of
+  // them for each thread, and while threads keep step each goes on with the tile after its last, tile_of(task + size).
+  // What a core's own prefetcher reads past the end of a tile is then what that core wants next; a neighbour's tile
+  // would be read twice (60 GB/s of two cores became 70).
   int tile_of(int task, int tasks) const {
     const int threads = pool_.size(), thread = task % threads;
     return thread * (tasks / threads) + std::min(thread, tasks % threads) + task / threads;

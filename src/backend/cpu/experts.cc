@@ -20,9 +20,9 @@ constexpr int64_t kPairsPerTile = kHiddenTile / kPanelRows;
 constexpr int kRowsAtOnce = 64;  // rows of an expert whose tile of outputs is held at once
 // Tasks of the second phase: at the end of a share so many bytes of one expert, long enough to stream, or an eighth of
 // the share where that is less; at its beginning as many panels as leave the outputs of an expert's rows in the
-// first-level cache.
+// first-level cache and, where they are read again for more rows, themselves in the second.
 constexpr int64_t kDownTileBytes = 24 << 10, kDownTilesPerShare = 8;
-constexpr int64_t kDownPanelRows = 512;
+constexpr int64_t kDownPanelRows = 512, kDownTileBytesRead = 256 << 10;
 
 constexpr float kSwigluAlpha = 1.702f;
 
@@ -36,6 +36,8 @@ void clamped_swiglu(const float* gate, const float* up, float limit, float* y) {
 }
 
 int64_t padded(int64_t n) { return (n + kPanelRows - 1) / kPanelRows * kPanelRows; }
+
+int64_t even(int64_t n) { return n > 1 ? n / 2 * 2 : 1; }  // of panels: kernels work on two at a time
 
 }  // namespace
 
@@ -111,7 +113,9 @@ void CpuOps::gate_up(const ExpertWeights& e) {
   }
   reserve_tiles(kRowsAtOnce * 2 * kHiddenTile);
   const auto tiles = static_cast<int>((width + kHiddenTile - 1) / kHiddenTile);
-  const int tasks = tiles * static_cast<int>(active_.size());
+  const int tasks = tiles * static_cast<int>(active_.size()), threads = pool_.size();
+  const PanelView& first_of_down = down[static_cast<size_t>(active_.front())];
+  const auto share_begin = [&](int thread) { return first_of_down.panels() * thread / threads; };
   const double work = static_cast<double>(slots) * static_cast<double>(shape.rows) * static_cast<double>(shape.cols);
   run(tasks, work, [&](int task, int worker) {
     const auto first_panel = [&](int tile) {
@@ -119,7 +123,8 @@ void CpuOps::gate_up(const ExpertWeights& e) {
                                                                                             kPairsPerTile);
     };
     const int tile = tile_of(task, tasks);
-    const void* next = tile + 1 < tasks ? first_panel(tile + 1) : down[static_cast<size_t>(active_.front())].data;
+    const void* next =
+        task + threads < tasks ? first_panel(tile + 1) : first_of_down.panel(share_begin(task % threads));
     gate_up_tile(e, static_cast<size_t>(tile / tiles), tile % tiles, next, worker);
   });
 }
@@ -184,8 +189,10 @@ void CpuOps::down(const ExpertWeights& e, Matrix out) {
   CARPOOL_CHECK(shape.rows == out.cols);
   const int64_t panels = shape.panels(), threads = pool_.size();
   const int64_t share = (panels + threads - 1) / threads;  // of a thread, at most
-  const int64_t smallest = std::clamp<int64_t>(share / kDownTilesPerShare, 1, panels_in(kDownTileBytes, shape));
-  cut_share(share, smallest, kDownPanelRows / std::min(most_rows(), kRowsAtOnce));
+  const int64_t smallest = std::min(even(share / kDownTilesPerShare), panels_in(kDownTileBytes, shape));
+  const int rows = most_rows();
+  const int64_t largest = even(kDownPanelRows / std::min(rows, kRowsAtOnce));
+  cut_share(share, smallest, rows <= kRowsAtOnce ? largest : std::min(largest, panels_in(kDownTileBytesRead, shape)));
   reserve_tiles(kPanelRows * std::max(kDownPanelRows, kRowsAtOnce * smallest));
   const auto tasks = static_cast<int>(threads * static_cast<int64_t>(cuts_.size() - 1));
   const double work =

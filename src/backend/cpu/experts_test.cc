@@ -35,7 +35,8 @@ constexpr int kWidth = 75;  // of layers whose format has no blocks
 // of 32 or 64 end within an activation block.
 struct Layer {
   explicit Layer(Format format)
-      : width(fitting_columns(format, kWidth, 192, 256)), hidden(fitting_columns(format, 53, 320, 512)) {
+      : Layer(format, fitting_columns(format, kWidth, 192, 256), fitting_columns(format, 53, 320, 512)) {}
+  Layer(Format format, int width_in, int hidden_in) : width(width_in), hidden(hidden_in) {
     for (uint32_t e = 0; e < kE; ++e) {
       weights.emplace_back(format, hidden, width, 100 + e);
       weights.emplace_back(format, hidden, width, 200 + e);
@@ -209,6 +210,32 @@ TEST_P(Experts, AgreeWithANaiveLoopPerTokenForOneToSixtyFiveRows) {
       Rows x(rows, layer.width, 8, 2), out(rows, layer.width, 9, 1);
       run(*ops_, layer, x.matrix(), choice, weights, out.matrix());
       expect_near_oracle(layer, choice, weights, x, out);
+    }
+  }
+}
+
+// However the second phase cuts its work: shares shorter and longer than a tile, uneven, none at all for some threads,
+// and more rows of one expert than are held at once.
+TEST(ExpertTiles, EveryPanelIsWorkedOnOnceForAnyThreadsRowsAndWidth) {
+  const std::string isa = cpu_isa_names().back();
+  const auto alone = make_cpu_ops(1, isa);
+  for (const int width : {32, 64, 1024, 2080}) {  // 2 to 130 panels
+    const Layer layer(Format::kQ4_0, width, 64);
+    for (const int rows : {1, 9, 13, 130}) {
+      const Choice choice(static_cast<size_t>(rows), {1, 3});
+      const std::vector<float> weights = random_values(static_cast<size_t>(2 * rows), 71);
+      Rows x(rows, width, 72), expected(rows, width, 73);
+      for (int t = 0; t < rows; ++t) {
+        const auto at = weights.begin() + 2 * t;
+        alone->experts(x.slice(t, 1), layer.experts(), select({choice[0]}), std::vector<float>(at, at + 2),
+                       expected.slice(t, 1));
+      }
+      for (const int threads : {1, 2, 3, 7, 64}) {
+        Rows out(rows, width, 74);
+        make_cpu_ops(threads, isa)->experts(x.matrix(), layer.experts(), select(choice), weights, out.matrix());
+        ASSERT_TRUE(same_bits(out.row(0), expected.row(0), rows * width))
+            << width << " wide, " << rows << " rows, " << threads << " threads";
+      }
     }
   }
 }
