@@ -96,18 +96,23 @@ TEST(LoadServer, WaitsUntilTheServerIsReady) {
   EXPECT_EQ(asked, 3) << "0 = does not ask";
 }
 
-// The sentence with which wait_ready() gives up on a server. On a busy machine a short time may be too short for any
-// answer: then with more.
+// The sentence with which wait_ready() gives up on a server.
+std::string refusal(LoadServer& server, double seconds) {
+  try {
+    server.wait_ready(seconds);
+    ADD_FAILURE() << "it is not ready";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kUnavailable);
+    return e.what();
+  }
+  return "";
+}
+
+// On a busy machine a short time may be too short for any answer: then with more.
 std::string never_ready(LoadServer& server) {
   std::string text;
   for (const double seconds : {0.1, 3.0, 30.0}) {
-    try {
-      server.wait_ready(seconds);
-      ADD_FAILURE() << "it is not ready";
-    } catch (const Error& e) {
-      EXPECT_EQ(e.kind(), ErrorKind::kUnavailable);
-      text = e.what();
-    }
+    text = refusal(server, seconds);
     if (text.find("HTTP") != std::string::npos) break;
   }
   return text;
@@ -126,12 +131,8 @@ TEST(LoadServer, ThatAnsweredAndThenKeepsSilentIsNamedWithItsLastAnswer) {
     reply.never = ++asked > 1;
     return reply;
   });
-  try {
-    f.server.wait_ready(3);
-    FAIL();
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("HTTP 503"), std::string::npos) << e.what();
-  }
+  const std::string text = refusal(f.server, 3);
+  EXPECT_NE(text.find("HTTP 503"), std::string::npos) << text;
   EXPECT_EQ(asked, 2);
 }
 
@@ -142,12 +143,8 @@ TEST(LoadServer, ThatAnswersNonsenseInTheEndIsNamedWithThat) {
     if (++asked > 1) reply.raw = "nonsense";
     return reply;
   });
-  try {
-    f.server.wait_ready(2);
-    FAIL();
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("malformed reply"), std::string::npos) << e.what();
-  }
+  const std::string text = refusal(f.server, 2);
+  EXPECT_NE(text.find("malformed reply"), std::string::npos) << text;
 }
 
 TEST(LoadServer, WithoutHealthIsReadyWhenItAnswers) {

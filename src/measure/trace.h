@@ -1,4 +1,4 @@
-// Routing traces: which experts a model chose for each token, in a form that every policy can be replayed on.
+// Routing traces: which experts a model chose for each token, in a form that policies can be replayed on.
 //
 // Owns Trace, its file format and the reading of other projects' formats (trace_import.cc). carpool's own format is
 // text, one JSON object per line, described in docs/traces.md: a header, then one line per token, so that a file that

@@ -84,8 +84,11 @@ class CpuOps final : public Ops {
   // What a core's own prefetcher reads past the end of a tile is then what that core wants next; a neighbour's tile
   // would be read twice (60 GB/s of two cores became 70).
   int tile_of(int task, int tasks) const {
-    const int threads = pool_.size(), thread = task % threads;
-    return thread * (tasks / threads) + std::min(thread, tasks % threads) + task / threads;
+    return static_cast<int>(share_begin(task % pool_.size(), tasks)) + task / pool_.size();
+  }
+  // Where the share of a thread begins, of `count` tiles or panels; that of the thread after the last is the end.
+  int64_t share_begin(int64_t thread, int64_t count) const {
+    return thread * (count / pool_.size()) + std::min(thread, count % pool_.size());
   }
   // `active_`, `first_`, `row_at_`, `weight_at_` and the slots' inputs from a selection.
   void group_by_expert(Matrix x, const Selection& chosen, std::span<const float> weights, int experts);

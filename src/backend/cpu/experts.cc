@@ -5,7 +5,7 @@
 // quantisation, which is complete for that block. Then by tile of D: down of every expert in ascending order, each
 // row's share added to its output with the row's weight, so the order of the sum is the order of expert ids whatever
 // the batch. In both phases threads work far apart, in long pieces, and each kernel call is told what is read after
-// it: the stream from memory does not stop between experts, and no core fetches what its neighbour reads.
+// it: the stream from memory does not stop between experts, and cores do not fetch what their neighbours read.
 #include <algorithm>
 #include <cmath>
 
@@ -115,7 +115,6 @@ void CpuOps::gate_up(const ExpertWeights& e) {
   const auto tiles = static_cast<int>((width + kHiddenTile - 1) / kHiddenTile);
   const int tasks = tiles * static_cast<int>(active_.size()), threads = pool_.size();
   const PanelView& first_of_down = down[static_cast<size_t>(active_.front())];
-  const auto share_begin = [&](int thread) { return first_of_down.panels() * thread / threads; };
   const double work = static_cast<double>(slots) * static_cast<double>(shape.rows) * static_cast<double>(shape.cols);
   run(tasks, work, [&](int task, int worker) {
     const auto first_panel = [&](int tile) {
@@ -123,8 +122,9 @@ void CpuOps::gate_up(const ExpertWeights& e) {
                                                                                             kPairsPerTile);
     };
     const int tile = tile_of(task, tasks);
-    const void* next =
-        task + threads < tasks ? first_panel(tile + 1) : first_of_down.panel(share_begin(task % threads));
+    const void* next = task + threads < tasks
+                           ? first_panel(tile + 1)
+                           : first_of_down.panel(share_begin(task % threads, first_of_down.panels()));
     gate_up_tile(e, static_cast<size_t>(tile / tiles), tile % tiles, next, worker);
   });
 }
@@ -198,7 +198,7 @@ void CpuOps::down(const ExpertWeights& e, Matrix out) {
   const double work =
       static_cast<double>(row_at_.size()) * static_cast<double>(shape.rows) * static_cast<double>(shape.cols);
   run(tasks, work, [&](int task, int worker) {
-    const int64_t thread = task % threads, begin = panels * thread / threads, end = panels * (thread + 1) / threads;
+    const int64_t begin = share_begin(task % threads, panels), end = share_begin(task % threads + 1, panels);
     const auto piece = static_cast<size_t>(task / threads);
     const PanelRange tile{begin + cuts_[piece], std::min(begin + cuts_[piece + 1], end)};
     if (tile.begin >= tile.end) return;
@@ -212,8 +212,6 @@ void CpuOps::down_tile(const ExpertWeights& e, PanelRange tile, Matrix out, cons
   const std::span<const PanelView> down = e.down;
   Worker& mine = workers_[static_cast<size_t>(worker)];
   const auto row_floats = static_cast<size_t>(kPanelRows * (tile.end - tile.begin));
-  const auto at_once = static_cast<size_t>(std::min(most_rows(), kRowsAtOnce));
-  for (size_t i = 0; i < at_once; ++i) mine.outputs[i] = mine.tile.data() + i * row_floats;
   const int64_t first = kPanelRows * tile.begin;
   const int count = static_cast<int>(std::min<int64_t>(kPanelRows * tile.end, out.cols) - first);
   for (int t = 0; t < out.rows; ++t) std::fill_n(out.row(t) + first, count, 0.0f);
@@ -225,6 +223,7 @@ void CpuOps::down_tile(const ExpertWeights& e, PanelRange tile, Matrix out, cons
     const auto last = static_cast<size_t>(first_[part + 1]);
     for (auto at = static_cast<size_t>(first_[part]); at < last; at += kRowsAtOnce) {
       const int rows = static_cast<int>(std::min<size_t>(kRowsAtOnce, last - at));
+      for (size_t i = 0; i < static_cast<size_t>(rows); ++i) mine.outputs[i] = mine.tile.data() + i * row_floats;
       product({&w, tile.begin, tile.end}, &x[at], rows, mine.outputs.data(), following);
       for (size_t i = 0; i < static_cast<size_t>(rows); ++i) {
         if (!e.down_bias.empty()) {
